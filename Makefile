@@ -1,0 +1,30 @@
+# Each target does all of its own set-up: a virtual environment in .venv, made once and renewed when its inputs change.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-all lint clean
+
+demo: $(READY)  ## fine-tune a teacher, distil students, print a table
+	$(BIN)/limbeck demo
+
+test: lint  ## lint, types, import contracts, and every test that is not slow
+	$(BIN)/python -m pytest -m "not slow" --durations=10
+
+test-all: lint  ## everything, slow tests included
+	$(BIN)/python -m pytest --durations=20
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache demo-runs

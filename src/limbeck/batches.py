@@ -1,0 +1,44 @@
+"""The order of training examples: batches of similar length, the same for the same seed and epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.utils.data import Sampler
+
+_BATCHES_IN_A_POOL = 50
+
+
+class LengthGroupedOrder(Sampler[int]):
+    """Examples in random order, but so that each consecutive ``batch_size`` of them have similar lengths.
+
+    The data are shuffled, cut into pools of 50 batches, sorted by length inside each pool, and the batches of the whole
+    epoch are shuffled again; the incomplete batch comes last. The order depends on the seed and the epoch alone, so
+    that a resumed run sees the batches that an uninterrupted one would have seen.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+        self.lengths = torch.as_tensor(lengths)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        order = torch.randperm(len(self.lengths), generator=generator)
+        batches: list[torch.Tensor] = []
+        for pool in order.split(_BATCHES_IN_A_POOL * self.batch_size):
+            by_length = pool[self.lengths[pool].argsort(descending=True, stable=True)]
+            batches.extend(by_length.split(self.batch_size))
+        incomplete = [batch for batch in batches if len(batch) < self.batch_size]
+        complete = [batch for batch in batches if len(batch) == self.batch_size]
+        shuffled = [complete[i] for i in torch.randperm(len(complete), generator=generator).tolist()]
+        for batch in shuffled + incomplete:
+            yield from batch.tolist()

@@ -1,0 +1,87 @@
+"""Run a model once and return its output and the features that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from torch import Tensor, nn
+
+from limbeck.errors import ModelError
+from limbeck.families import blocks_of, family_of, projected, projection
+from limbeck.features import Features, Wanted
+
+
+def model_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What this model reads of a batch, which also carries labels and may come from another family's tokenizer.
+
+    Segment ids go only to models that have segment embeddings: GPT-2 would look them up among its words.
+    """
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    if "token_type_ids" in batch and (getattr(model.config, "type_vocab_size", 0) or 0) > 1:
+        inputs["token_type_ids"] = batch["token_type_ids"]
+    return inputs
+
+
+class Capture:
+    """Captures hidden states and projections with hooks that live for one forward pass only.
+
+    Hidden states equal those of ``output_hidden_states=True`` (the last one after the family's final norm) without
+    keeping every layer alive; nothing depends on the attention implementation.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.family = family_of(model)
+        self.blocks = blocks_of(model)
+
+    def __call__(self, batch: Mapping[str, Tensor], wanted: Wanted) -> tuple[Any, Features]:
+        self._check_layers(wanted)
+        store: dict[str, dict[int, Tensor]] = {"hidden": {}, "queries": {}, "keys": {}, "values": {}}
+        with ExitStack() as hooks:
+            for layer in wanted.hidden:
+                hooks.enter_context(self._hook_hidden(layer, store["hidden"]))
+            for kind in ("queries", "keys", "values"):
+                for layer in getattr(wanted, kind):
+                    hooks.enter_context(self._hook_projection(kind, layer, store[kind]))
+            output = self.model(**model_inputs(self.model, batch))
+        logits = output.logits if wanted.logits else None
+        return output, Features(batch["attention_mask"].bool(), logits, **store)
+
+    def _hook_hidden(self, layer: int, store: dict[int, Tensor]) -> Any:
+        if layer == 0:
+
+            def keep_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                store.setdefault(0, args[0] if args else kwargs["hidden_states"])
+
+            return self.blocks[0].register_forward_pre_hook(keep_input, with_kwargs=True)
+        source = self.blocks[layer - 1]
+        if layer == len(self.blocks) and self.family.final_norm is not None:
+            source = self.model.base_model.get_submodule(self.family.final_norm)
+        return source.register_forward_hook(_keep(store, layer))
+
+    def _hook_projection(self, kind: str, layer: int, store: dict[int, Tensor]) -> Any:
+        module = projection(self.family, kind, self.blocks[layer - 1])
+        return module.register_forward_hook(_keep(store, layer, lambda out: projected(self.family, kind, out)))
+
+    def _check_layers(self, wanted: Wanted) -> None:
+        depth = len(self.blocks)
+        layers = wanted.hidden | wanted.queries | wanted.keys | wanted.values
+        outside = sorted(layer for layer in layers if not 0 <= layer <= depth)
+        if outside or 0 in wanted.queries | wanted.keys | wanted.values:
+            raise ModelError(
+                f"Layer {outside[0] if outside else 0} was asked of a {self.model.config.model_type} model with "
+                f"{depth} blocks. Hidden states exist for layers 0 to {depth}, projections for 1 to {depth}."
+            )
+
+
+def _keep(
+    store: dict[int, Tensor], layer: int, select: Callable[[Tensor], Tensor] = lambda out: out
+) -> Callable[..., None]:
+    def hook(_: nn.Module, __: Any, output: Any) -> None:
+        # The first call is the block's own: DeBERTa projects its position embeddings through the same module.
+        if layer not in store:
+            store[layer] = select(output[0] if isinstance(output, tuple) else output)
+
+    return hook

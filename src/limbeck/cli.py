@@ -1,0 +1,373 @@
+"""The command line. Commands import what they need when they run, so that --help answers at once."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+
+from limbeck.errors import LimbeckError, RecipeError
+from limbeck.progress import QUIET
+
+app = typer.Typer(
+    name="limbeck",
+    help="Distil pre-trained language models through their hidden representations.",
+    epilog="Start with: limbeck demo",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out = Console()
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Override any setting, e.g. train.epochs=1."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Run directory to write. Default: runs/<task>-<method>-s<seed>."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output directory.")]
+DataDir = Annotated[Path | None, typer.Option(help="The GLUE folder, or the task's own folder in it.")]
+MaxLength = Annotated[int | None, typer.Option(help="Longest text in tokens; longer ones are cut. Default: 128.")]
+Epochs = Annotated[float | None, typer.Option(help="Passes over the training data. Default: 3.")]
+BatchSize = Annotated[int | None, typer.Option(help="Examples per step. Default: 32.")]
+LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random. Default: 0.")]
+
+
+@app.callback()
+def _common(
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    if quiet:
+        os.environ[QUIET] = "1"
+        logging.getLogger("limbeck").setLevel(logging.WARNING)
+    if debug:
+        os.environ["LIMBECK_DEBUG"] = "1"
+
+
+@app.command(
+    epilog="Example: limbeck finetune glue/rte --model bert-base-uncased --data-dir data/glue -o runs/teacher-rte"
+)
+def finetune(
+    task: Annotated[str, typer.Argument(help="A task's name: see 'limbeck tasks'.")],
+    overrides: Overrides = None,
+    model: Annotated[str, typer.Option(help="Model to start from: a folder or a name on the hub.")] = "",
+    data_dir: DataDir = None,
+    output: Output = None,
+    resume: Resume = False,
+    max_length: MaxLength = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    learning_rate: LearningRate = None,
+    seed: Seed = None,
+) -> None:
+    """Fine-tune a model on a task: this makes a teacher."""
+    from limbeck.recipe import load_recipe
+
+    values: dict[str, Any] = {"task": {"name": task}, "student": {"model": model}, "method": {"name": "ft"}}
+    if not model and not any(word.startswith("student.") for word in overrides or []):
+        raise RecipeError("Which model should be fine-tuned? Add --model, e.g. --model bert-base-uncased.")
+    if not model:
+        values["student"] = {}
+    flags = _flags(data_dir, max_length, epochs, batch_size, learning_rate, seed)
+    _run(load_recipe(None, [*flags, *(overrides or [])], values), output, resume)
+
+
+@app.command(
+    epilog="Examples: limbeck distill kd-rte teacher.model=runs/teacher-rte   |   "
+    "limbeck distill --method kd --task glue/rte --data-dir data/glue --teacher runs/teacher-rte --keep first:6"
+)
+def distill(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A recipe file or shipped recipe, and overrides."),
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="See 'limbeck methods', or module:function.")] = None,
+    task: Annotated[str | None, typer.Option(help="See 'limbeck tasks'.")] = None,
+    data_dir: DataDir = None,
+    teacher: Annotated[str | None, typer.Option(help="A fine-tuned model: run directory, folder or hub name.")] = None,
+    student: Annotated[str | None, typer.Option(help="A student checkpoint: folder or hub name.")] = None,
+    keep: Annotated[str | None, typer.Option(help="Build the student from the teacher's layers: first:6.")] = None,
+    output: Output = None,
+    resume: Resume = False,
+    max_length: MaxLength = None,
+    epochs: Epochs = None,
+    batch_size: BatchSize = None,
+    learning_rate: LearningRate = None,
+    seed: Seed = None,
+) -> None:
+    """Distil a teacher into a smaller student."""
+    from limbeck.recipe import load_recipe
+
+    source, overrides = _recipe_and_overrides(words or [])
+    flags = _flags(data_dir, max_length, epochs, batch_size, learning_rate, seed)
+    named = {"method.name": method, "task.name": task, "teacher.model": teacher}
+    flags += [f"{key}={value}" for key, value in named.items() if value is not None]
+    if student is not None and keep is not None:
+        raise RecipeError("--student and --keep exclude each other: one loads a checkpoint, one cuts the teacher.")
+    if student is not None:
+        flags.append(f"student={{model: {_quoted(student)}}}")
+    if keep is not None:
+        flags.append(f"student={{from: teacher, keep: {_quoted(keep)}}}")
+    if source is None and teacher is None and not any(word.startswith("teacher.") for word in overrides):
+        raise RecipeError("Which teacher? Add --teacher RUN (made by 'limbeck finetune'), or name a recipe.")
+    values: dict[str, Any] = {
+        "method": {},
+        "task": {},
+        "teacher": {},
+        "student": {"from": "teacher", "keep": "first:6"},
+    }
+    _run(load_recipe(source, [*flags, *overrides], values), output, resume)
+
+
+@app.command(
+    epilog="Examples: limbeck evaluate runs/rte-kd-s0   |   "
+    "limbeck evaluate my-model --task glue/rte --data-dir data/glue"
+)
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A run directory, a model folder or a name on the hub.")],
+    overrides: Overrides = None,
+    task: Annotated[str | None, typer.Option(help="Needed unless MODEL is a run directory.")] = None,
+    data_dir: DataDir = None,
+    split: Annotated[str, typer.Option(help="Which split to score.")] = "validation",
+    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+) -> None:
+    """Score a model on a task with the task's official metrics."""
+    from limbeck.evaluation import evaluate as score
+
+    flags = _flags(data_dir, None, None, None, None, None)
+    result = score(model, task=task, split=split, overrides=[*flags, *(overrides or [])], batch_size=batch_size)
+    table = Table(title=f"{model} on {result.task}, {result.split} ({result.examples:,} examples)")
+    table.add_column("metric")
+    table.add_column("score", justify="right")
+    for name, value in result.metrics.items():
+        table.add_row(name, f"{100 * value:.2f}")
+    out.print(table)
+
+
+@app.command(
+    epilog="Example: limbeck predict runs/rte-kd-s0 new.csv --text sentence1 --text sentence2 -o predictions.csv"
+)
+def predict(
+    model: Annotated[str, typer.Argument(help="A run directory, a model folder or a name on the hub.")],
+    file: Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet with the texts.")],
+    text: Annotated[list[str] | None, typer.Option(help="Text column; twice for text pairs.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="CSV, JSONL or Parquet.")] = Path("predictions.csv"),
+    max_length: MaxLength = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
+) -> None:
+    """Predict a label, with probabilities, for each row of a file."""
+    from limbeck.errors import DataError
+    from limbeck.evaluation import predict_file
+
+    if output.exists() and not force:
+        raise DataError(f"{output} exists. Choose another --output, or add --force to replace it.")
+    rows = predict_file(model, file, output, text=text or [], max_length=max_length, batch_size=batch_size)
+    out.print(f"{rows:,} predictions in {output}", highlight=False)
+
+
+@app.command(epilog="Example: limbeck methods kd")
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show one method and its options.")] = None,
+) -> None:
+    """List the methods, or show one with its options."""
+    import inspect
+
+    from limbeck.methods import METHODS, find_method
+    from limbeck.schema import describe_options
+
+    if name is None:
+        listing = {key: (inspect.getdoc(method) or "").partition("\n")[0] for key, method in METHODS.items()}
+        _list("Methods", listing, "limbeck methods NAME shows the equation and the options")
+        return
+    method = find_method(name)
+    out.print(inspect.getdoc(method) or name, highlight=False, markup=False)
+    table = Table("option", "type", "default")
+    for row in describe_options(method):
+        table.add_row(*row)
+    if table.row_count:
+        out.print(table)
+
+
+@app.command(epilog="Example: limbeck tasks table")
+def tasks(name: Annotated[str | None, typer.Argument(help="Show one task and its options.")] = None) -> None:
+    """List the tasks, or show one with its options."""
+    import inspect
+
+    from limbeck.schema import describe_options
+    from limbeck.tasks import TASKS, describe, find_task
+
+    if name is None:
+        _list("Tasks", {key: describe(key) for key in TASKS}, "limbeck tasks NAME shows the options")
+        return
+    task = find_task(name)
+    out.print(inspect.getdoc(task) or name, highlight=False, markup=False)
+    table = Table("option (task.…)", "type", "default")
+    for row in describe_options(task):
+        table.add_row(*row)
+    out.print(table)
+
+
+@app.command(epilog="Example: limbeck recipes")
+def recipes() -> None:
+    """List the recipes that come with limbeck."""
+    from limbeck.recipe import shipped_recipes
+
+    listing = {name: path.read_text().partition("\n")[0].lstrip("# ") for name, path in shipped_recipes().items()}
+    _list("Recipes", listing, "limbeck distill NAME teacher.model=… task.data_dir=…")
+
+
+@app.command(epilog="Example: limbeck validate my-recipe.yaml train.epochs=1")
+def validate(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe.")],
+    overrides: Overrides = None,
+) -> None:
+    """Check a recipe without running it; every mistake is reported at once."""
+    from limbeck.recipe import load_recipe
+
+    out.print(load_recipe(recipe, overrides or []).to_yaml(), highlight=False, markup=False, end="")
+    out.print("[green]valid[/green]")
+
+
+@app.command(epilog="Example: limbeck doctor")
+def doctor() -> None:
+    """Print versions, devices and what is reachable: the first thing to send with a question."""
+    from limbeck.doctor import report
+
+    table = Table(show_header=False)
+    for name, value in report():
+        table.add_row(name, value)
+    out.print(table)
+
+
+@app.command(epilog="Examples: limbeck demo   |   limbeck demo --task-dir data/glue/RTE --model bert-base-uncased")
+def demo(
+    task_dir: Annotated[Path | None, typer.Option(help="A GLUE task's folder, e.g. data/glue/RTE: real data.")] = None,
+    model: Annotated[str | None, typer.Option(help="A pre-trained encoder to make the teacher from.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the run directories.")] = Path("demo-runs"),
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Fine-tune a teacher, distil it with every method, and print a table: offline, in a few minutes."""
+    from limbeck.demo import run_demo
+
+    rows = run_demo(output, task_dir=task_dir, model=model, seed=seed)
+    table = Table("model", "method", rows[0].metric, "agrees with teacher", "parameters", "ms per example")
+    for row in rows:
+        table.add_row(
+            row.model,
+            row.method,
+            f"{100 * row.score:.1f}",
+            row.agreement,
+            f"{row.parameters:,}",
+            f"{row.milliseconds:.2f}",
+        )
+    out.print(table)
+    out.print(f"Run directories: {output}", highlight=False)
+
+
+def main() -> None:
+    """Entry point: a mistake of the user's becomes one message and a non-zero exit, without a traceback."""
+    _set_up_logging()
+    try:
+        app()
+    except LimbeckError as error:
+        _fail(error, str(error), 1)
+    except KeyboardInterrupt as error:
+        _fail(error, "Interrupted. Add --resume to the same command to continue.", 130)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+            raise
+        _fail(error, f"{error.strerror}: {error.filename or 'while writing'}. Nothing finished was lost.", 1)
+
+
+def _fail(error: BaseException, message: str, status: int) -> None:
+    if os.environ.get("LIMBECK_DEBUG"):
+        raise error
+    Console(stderr=True).print(f"Error: {message}", style="red", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(status)
+
+
+def _set_up_logging() -> None:
+    handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, show_level=False)
+    logger = logging.getLogger("limbeck")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    # transformers reports loads and its own bars on every call; what matters of it, limbeck says itself
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+
+def _recipe_and_overrides(words: list[str]) -> tuple[str | None, list[str]]:
+    names = [word for word in words if "=" not in word]
+    if len(names) > 1:
+        raise RecipeError(f"One recipe at a time; seen: {', '.join(names)}.")
+    return (names[0] if names else None), [word for word in words if "=" in word]
+
+
+def _flags(
+    data_dir: Path | None,
+    max_length: int | None,
+    epochs: float | None,
+    batch_size: int | None,
+    learning_rate: float | None,
+    seed: int | None,
+) -> list[str]:
+    values = {
+        "task.data_dir": _quoted(str(data_dir)) if data_dir is not None else None,
+        "task.max_length": max_length,
+        "train.epochs": epochs,
+        "train.batch_size": batch_size,
+        "train.learning_rate": learning_rate,
+        "seed": seed,
+    }
+    return [f"{key}={value}" for key, value in values.items() if value is not None]
+
+
+def _quoted(text: str) -> str:
+    import json
+
+    return json.dumps(text)  # a JSON string is also a YAML string, whatever it holds
+
+
+def _run(recipe: Any, output: Path | None, resume: bool) -> None:
+    from limbeck.run import execute
+
+    task, method = (name.replace("/", "-").replace(":", "-") for name in (recipe.task.name, recipe.method.name))
+    run = execute(recipe, output or Path("runs") / f"{task}-{method}-s{recipe.seed}", resume=resume)
+    results = run.metrics()
+    table = Table(
+        title=f"{results['method']} on {results['task']}, {results['split']} ({results['examples']:,} examples)"
+    )
+    table.add_column("metric")
+    table.add_column("score", justify="right")
+    teacher = results.get("teacher")
+    if teacher:
+        table.add_column("teacher", justify="right")
+    for name, value in results["metrics"].items():
+        table.add_row(name, f"{100 * value:.2f}", *([f"{100 * teacher['metrics'][name]:.2f}"] if teacher else []))
+    table.add_row("parameters", f"{results['parameters']:,}", *([f"{teacher['parameters']:,}"] if teacher else []))
+    if teacher:
+        table.add_row("agreement with teacher", f"{100 * teacher['agreement']:.2f}", "")
+    out.print(table)
+    out.print(f"Run directory: {run.path}", highlight=False)
+
+
+def _list(title: str, listing: dict[str, str], hint: str) -> None:
+    table = Table(show_header=False, title=title, caption=hint)
+    for name, description in listing.items():
+        table.add_row(name, description)
+    out.print(table)

@@ -1,0 +1,43 @@
+"""Student and objective as one trainable module whose forward computes the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from limbeck.capture import Capture
+from limbeck.errors import ModelError
+from limbeck.features import Features, Wanted
+from limbeck.objective import Objective
+
+Teacher = Callable[[Mapping[str, Tensor], Wanted], Features]
+
+
+class Distiller(nn.Module):
+    """``Distiller(student, objective, teacher)(**batch)`` returns the loss, the logits and every term's value.
+
+    The student is captured only as far as the objective needs, and the teacher runs only if it needs it at all.
+    """
+
+    # The loss is a mean over the batch: Trainer must divide it by the accumulation steps itself.
+    accepts_loss_kwargs = False
+
+    def __init__(self, student: Any, objective: Objective, teacher: Teacher | None = None) -> None:
+        super().__init__()
+        self.student = student
+        self.objective = objective
+        self.teacher = teacher
+        self.needs = objective.needs()
+        self._capture = Capture(student)
+        if self.needs.teacher and teacher is None:
+            raise ModelError(f"This objective ({objective}) needs a teacher, and none was given: set teacher.model.")
+
+    def forward(self, **batch: Tensor) -> dict[str, Any]:
+        output, student = self._capture(batch, self.needs.student)
+        teacher = Features(student.mask)
+        if self.teacher is not None and self.needs.teacher:
+            teacher = self.teacher(batch, self.needs.teacher)
+        terms = self.objective(student, teacher, batch)
+        return {"loss": self.objective.total(terms), "logits": output.logits, "terms": terms}

@@ -1,0 +1,36 @@
+"""Errors that are the user's to fix: each says what was wrong, what was seen and what to do.
+
+The command line prints them as one message without a traceback and exits with a non-zero status.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class LimbeckError(Exception):
+    """Base of every error that limbeck raises on purpose."""
+
+
+class RecipeError(LimbeckError):
+    """A recipe or an option cannot be used as written."""
+
+
+class DataError(LimbeckError):
+    """A data file is missing, damaged or does not fit the task."""
+
+
+class ModelError(LimbeckError):
+    """A model or tokenizer cannot be loaded, or two of them do not fit together."""
+
+
+class RunError(LimbeckError):
+    """A run directory cannot be written, resumed or read."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> str:
+    """``Unknown method 'minlmv2'. Did you mean 'minilmv2'? Run 'limbeck methods'.``"""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    guess = f" Did you mean '{close[0]}'?" if close else ""
+    return f"Unknown {kind} '{name}'.{guess} {remedy}".rstrip()

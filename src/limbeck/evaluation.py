@@ -1,0 +1,123 @@
+"""Score a trained model on a task's split, and predict for a file of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from limbeck.errors import ModelError, RecipeError
+from limbeck.inference import predict_logits
+from limbeck.models import load_fine_tuned, load_tokenizer, parameters
+from limbeck.recipe import load_recipe
+from limbeck.tasks import load_task
+from limbeck.tasks.encode import Collator, encode
+from limbeck.tasks.files import file_format, write_table
+from limbeck.tasks.table import read_texts
+from limbeck.tasks.task import Problem, Task
+
+_PROBLEM: dict[str | None, Problem] = {
+    "single_label_classification": "classification",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
+}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    task: str
+    split: str
+    examples: int
+    metrics: dict[str, float]
+    parameters: int
+
+
+def evaluate(
+    model: str | Path,
+    *,
+    task: str | None = None,
+    split: str = "validation",
+    overrides: Sequence[str] = (),
+    batch_size: int = 32,
+) -> Evaluation:
+    """Score a run directory or a checkpoint; a run directory knows its own task."""
+    block = _task_of(model, task, overrides)
+    loaded = load_task(block.name, **block.options)
+    network, tokenizer = load_fine_tuned(model, loaded), load_tokenizer(model)
+    encoded = encode(loaded, loaded.split(split), tokenizer, block.max_length, block.too_long)
+    if "labels" not in encoded.column_names:
+        raise RecipeError(
+            f"The split '{split}' of {loaded.name} has no labels to score against: use 'limbeck predict'."
+        )
+    logits = predict_logits(network, encoded, Collator(tokenizer), batch_size, f"evaluate on {split}")
+    scores = loaded.score(logits, np.asarray(encoded["labels"][:]))
+    return Evaluation(loaded.name, split, len(logits), scores, parameters(network))
+
+
+def predict_file(
+    model: str | Path,
+    file: str | Path,
+    output: str | Path,
+    *,
+    text: Sequence[str] = (),
+    max_length: int | None = None,
+    batch_size: int = 32,
+) -> int:
+    """Write a prediction and the probability of every label for each row of ``file``, in its order."""
+    file_format(output, writing=True)  # before the work, not after it
+    network, tokenizer = load_fine_tuned(model), load_tokenizer(model)
+    recipe = Path(model) / "recipe.yaml"
+    block = load_recipe(recipe).task if recipe.is_file() else None
+    columns = list(text) or _columns_of(block)
+    dataset = read_texts(file, columns)
+    length = max_length or (block.max_length if block else 128)
+    encoded = encode(columns, dataset, tokenizer, length)
+    logits = predict_logits(network, encoded, Collator(tokenizer), batch_size)
+    write_table(output, _predictions(_answers(network), logits))
+    return len(logits)
+
+
+def _task_of(model: str | Path, task: str | None, overrides: Sequence[str]) -> Any:
+    """The task block of the run's own recipe, or of a recipe made from the name and the overrides."""
+    file = Path(model) / "recipe.yaml"
+    if task is None and file.is_file():
+        return load_recipe(file, overrides).task
+    if task is None:
+        raise RecipeError(
+            f"{model} is not a run directory, so its task is not known: add --task, e.g. --task glue/rte."
+        )
+    values = {"task": {"name": task}, "student": {"model": str(model)}, "method": {"name": "ft"}}
+    return load_recipe(None, overrides, values).task
+
+
+def _columns_of(block: Any | None) -> list[str]:
+    if block is not None and block.name == "table":
+        columns = block.options["text"]
+        return [columns] if isinstance(columns, str) else list(columns)
+    raise RecipeError("Name the text columns of the file: --text sentence, or --text question --text answer for pairs.")
+
+
+def _answers(network: Any) -> Task:
+    """What the model predicts, from its own config: prediction needs no data set."""
+    config = network.config
+    problem = _PROBLEM.get(config.problem_type, "regression" if config.num_labels == 1 else "classification")
+    names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
+    if len(set(names)) != len(names):
+        raise ModelError(f"The model's config gives two labels the same name: {', '.join(names)}. Rename one.")
+    return Task("predict", problem, (), () if problem == "regression" else names, (), {})
+
+
+def _predictions(answers: Task, logits: np.ndarray) -> dict[str, Any]:
+    predicted = answers.predictions(logits)
+    if answers.problem == "regression":
+        return {"prediction": predicted}
+    if answers.problem == "multi_label":
+        chosen = [[name for name, on in zip(answers.label_names, row, strict=True) if on] for row in predicted]
+        columns: dict[str, Any] = {"prediction": [",".join(names) for names in chosen]}
+    else:
+        columns = {"prediction": [answers.label_names[index] for index in predicted]}
+    probabilities = answers.probabilities(logits)
+    return columns | {f"p({name})": probabilities[:, i] for i, name in enumerate(answers.label_names)}

@@ -1,0 +1,72 @@
+"""Where each model family keeps its blocks and its query, key and value projections.
+
+Adding a family is one entry in ``FAMILIES``; paths start at the base model (blocks, final_norm) or at a block.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from limbeck.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Family:
+    blocks: str  # the ModuleList of transformer blocks
+    queries: str  # inside a block: the module whose output holds the queries
+    keys: str
+    values: str
+    fused: bool = False  # queries, keys and values are three equal parts of one module's output
+    final_norm: str | None = None  # applied after the last block, as part of the last hidden state
+    raw_scores: bool = True  # q·k/√d_head is what the model's attention softmaxes (no rotary, no relative part)
+
+
+_SELF = "attention.self."
+_BERT = Family("encoder.layer", _SELF + "query", _SELF + "key", _SELF + "value")
+
+FAMILIES: dict[str, Family] = {
+    "bert": _BERT,
+    "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "electra": _BERT,
+    "distilbert": Family("transformer.layer", "attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    "deberta-v2": Family(
+        "encoder.layer", _SELF + "query_proj", _SELF + "key_proj", _SELF + "value_proj", raw_scores=False
+    ),
+    "gpt2": Family("h", "attn.c_attn", "attn.c_attn", "attn.c_attn", fused=True, final_norm="ln_f"),
+    "modernbert": Family(
+        "layers", "attn.Wqkv", "attn.Wqkv", "attn.Wqkv", fused=True, final_norm="final_norm", raw_scores=False
+    ),
+}
+
+_PART = {"queries": 0, "keys": 1, "values": 2}
+
+
+def family_of(model: Any) -> Family:
+    """The family of a transformers model or config."""
+    config = getattr(model, "config", model)
+    try:
+        return FAMILIES[config.model_type]
+    except KeyError:
+        raise ModelError(
+            f"Model type '{config.model_type}' is not supported yet. Supported: {', '.join(sorted(FAMILIES))}."
+        ) from None
+
+
+def blocks_of(model: Any) -> nn.ModuleList:
+    """The transformer blocks of a model with or without a head."""
+    blocks: nn.ModuleList = model.base_model.get_submodule(family_of(model).blocks)
+    return blocks
+
+
+def projection(family: Family, kind: str, block: nn.Module) -> nn.Module:
+    """The module of a block whose output holds its ``queries``, ``keys`` or ``values``."""
+    return block.get_submodule(getattr(family, kind))
+
+
+def projected(family: Family, kind: str, output: Tensor) -> Tensor:
+    """The queries, keys or values in that module's output."""
+    return output.chunk(3, dim=-1)[_PART[kind]] if family.fused else output

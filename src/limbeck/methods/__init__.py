@@ -1,0 +1,53 @@
+"""The methods by name. A method is a function ``method(pair, *, options) -> Objective``; its signature is its schema.
+
+A method of your own needs no entry here: name it ``module:function`` in the recipe.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from limbeck.errors import RecipeError, unknown
+from limbeck.methods.ft import ft
+from limbeck.methods.kd import kd
+from limbeck.objective import Objective
+
+Method = Callable[..., Objective]
+
+METHODS: dict[str, Method] = {
+    "ft": ft,
+    "kd": kd,
+}
+
+
+def find_method(name: str) -> Method:
+    """The method of that name, or the function that ``module:function`` names."""
+    if ":" in name:
+        return _user_method(name)
+    if name not in METHODS:
+        raise RecipeError(unknown("method", name, METHODS, "Run 'limbeck methods'."))
+    return METHODS[name]
+
+
+def _user_method(name: str) -> Method:
+    module_name, _, function_name = name.partition(":")
+    # A user's file lies where the command is run, which an installed command does not search by itself.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise RecipeError(
+            f"Method '{name}': module '{module_name}' cannot be imported ({error}). Run the command in the folder "
+            f"that holds {module_name}.py, or install the module."
+        ) from error
+    method: Any = getattr(module, function_name, None)
+    if not callable(method):
+        functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]
+        raise RecipeError(unknown(f"function in {module_name}", function_name, functions))
+    return method

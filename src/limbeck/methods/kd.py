@@ -1,0 +1,61 @@
+"""Distillation of the logits (Hinton et al., 2015), "vanilla" KD in the papers' tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from limbeck.features import Features, Needs, Wanted
+from limbeck.methods.ft import TaskLoss
+from limbeck.objective import Objective, Term
+from limbeck.pair import Pair
+from limbeck.tasks.task import Problem
+
+
+class SoftLogits(Term):
+    """T²·KL(teacher ‖ student) of the softened predictions, summed over classes and averaged over examples.
+
+    Multi-label: the Bernoulli KL of each label, summed over labels. Regression: a softmax over one logit is constant,
+    so the squared difference of the logits is used, which is the same T²-scaled quantity for any T.
+    """
+
+    def __init__(self, problem: Problem, temperature: float) -> None:
+        super().__init__()
+        self.problem = problem
+        self.temperature = temperature
+
+    def needs(self) -> Needs:
+        return Needs(student=Wanted(logits=True), teacher=Wanted(logits=True))
+
+    def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        assert student.logits is not None and teacher.logits is not None
+        s, t = student.logits.float() / self.temperature, teacher.logits.float() / self.temperature
+        if self.problem == "classification":
+            divergence = F.kl_div(s.log_softmax(-1), t.log_softmax(-1), reduction="none", log_target=True)
+        elif self.problem == "regression":
+            divergence = (s - t).square()
+        else:
+            # F.kl_div wants log-probabilities: of "label is on" and "label is off", for each label
+            on = F.kl_div(F.logsigmoid(s), F.logsigmoid(t), reduction="none", log_target=True)
+            off = F.kl_div(F.logsigmoid(-s), F.logsigmoid(-t), reduction="none", log_target=True)
+            divergence = on + off
+        return self.temperature**2 * divergence.sum(-1).mean()
+
+
+def kd(pair: Pair, *, alpha: float = 0.5, temperature: float = 5.0) -> Objective:
+    """Knowledge distillation of the softened logits ("KD", "VKD").
+
+    Equation: L = α·CE(y, s) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T))
+    Left open by the paper: the reduction; KL is summed over classes and averaged over examples.
+    Citation: Hinton, Vinyals and Dean, 2015, "Distilling the Knowledge in a Neural Network", arXiv:1503.02531.
+
+    Options:
+        alpha: weight of the labels against the teacher, 0 to 1
+        temperature: T, softens both distributions
+    """
+    return Objective(
+        task=(alpha, TaskLoss(pair.problem)),
+        kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
+    )

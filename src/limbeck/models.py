@@ -1,0 +1,133 @@
+"""Load classifiers and tokenizers from a run directory, a folder or the hub, and check that they fit together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from limbeck.errors import ModelError
+from limbeck.tasks.task import Task
+
+_PROBE = "It's a probe: tokenizers must agree on Words, numbers (3.14) and naïve accents."
+_PROBLEM_TYPE = {
+    "classification": "single_label_classification",
+    "regression": "regression",
+    "multi_label": "multi_label_classification",
+}
+
+
+def resolve(source: str | Path) -> str:
+    """A run directory stands for the model it holds; anything else is a folder or a name on the hub."""
+    inside = Path(source) / "student"
+    if (inside / "config.json").is_file():
+        return str(inside)
+    if (Path(source) / "recipe.yaml").is_file():
+        raise ModelError(
+            f"{source} is a run directory without a model: the run has not finished. Continue it with --resume."
+        )
+    return str(source)
+
+
+def load_tokenizer(source: str | Path) -> Any:
+    """The tokenizer saved with a model; decoders without a padding token pad with their end token."""
+    tokenizer = _load(AutoTokenizer, resolve(source))
+    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def label_config(task: Task) -> dict[str, Any]:
+    """The entries of a model's config that describe the task's labels, kept in every exported model."""
+    names = task.label_names or ("score",)
+    return {
+        "problem_type": _PROBLEM_TYPE[task.problem],
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: index for index, name in enumerate(names)},
+    }
+
+
+def load_for_training(source: str | Path, task: Task, tokenizer: Any) -> Any:
+    """A model to fine-tune on the task; its head is made anew where the checkpoint has none that fits."""
+    model = _load(
+        AutoModelForSequenceClassification,
+        resolve(source),
+        ignore_mismatched_sizes=True,
+        **label_config(task),
+    )
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model
+
+
+def load_fine_tuned(source: str | Path, task: Task | None = None) -> Any:
+    """A model whose head has been trained, for that task where one is given: a teacher, or a model to evaluate."""
+    model, info = _load(AutoModelForSequenceClassification, resolve(source), output_loading_info=True)
+    if info["missing_keys"]:
+        raise ModelError(
+            f"{source} has no trained classification head (missing: {', '.join(sorted(info['missing_keys'])[:3])}). "
+            f"Fine-tune it first: limbeck finetune {task.name if task else 'TASK'} --model {source}"
+        )
+    if task is not None:
+        _check_labels(source, model, task)
+    return model
+
+
+def _check_labels(source: str | Path, model: Any, task: Task) -> None:
+    if model.config.num_labels != task.num_labels:
+        raise ModelError(
+            f"{source} predicts {model.config.num_labels} labels, but {task.name} has {task.num_labels}: "
+            f"it was fine-tuned for another task. Run: limbeck finetune {task.name} --model ..."
+        )
+    seen = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
+    generic = tuple(f"LABEL_{index}" for index in range(model.config.num_labels))
+    if task.label_names and seen not in (generic, task.label_names):
+        raise ModelError(
+            f"{source} predicts the labels {', '.join(seen)}, but {task.name} has {', '.join(task.label_names)} in "
+            f"this order: it was fine-tuned for another task. Run: limbeck finetune {task.name} --model ..."
+        )
+
+
+def check_same_tokenizer(student: Any, teacher: Any) -> None:
+    """Both models read one batch, so a token id must mean the same to both."""
+    ours, theirs = student.get_vocab(), teacher.get_vocab()
+    if ours == theirs and student(_PROBE)["input_ids"] == teacher(_PROBE)["input_ids"]:
+        return
+    if ours != theirs:
+        differ = sum(theirs.get(token) != index for token, index in ours.items())
+        seen = f"{len(ours):,} and {len(theirs):,} tokens, {differ:,} of the student's are not the teacher's"
+    else:
+        seen = "the same vocabulary, but a sentence is split differently"
+    raise ModelError(
+        f"Student and teacher have different tokenizers ({seen}), so their features cannot be compared token by token. "
+        "Build the student from the teacher (student.from=teacher), or choose a student with the teacher's tokenizer."
+    )
+
+
+def parameters(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _load(loader: Any, source: str, **options: Any) -> Any:
+    # float32 whatever the file holds: half-precision weights cannot be trained as they are
+    if loader is AutoModelForSequenceClassification:
+        options.update(dtype=torch.float32, use_safetensors=True)
+    try:
+        return loader.from_pretrained(source, **options)
+    except (OSError, ValueError, ImportError) as error:
+        if Path(source).is_dir():
+            seen = ", ".join(sorted(entry.name for entry in Path(source).iterdir())[:8]) or "nothing"
+            raise ModelError(
+                f"Cannot load {source}: {_first_line(error)} The folder holds: {seen}. A model folder needs "
+                "config.json, model.safetensors and the tokenizer's files (pickled .bin weights are not read)."
+            ) from error
+        raise ModelError(
+            f"Cannot load '{source}': there is no such folder here, and it could not be fetched from the hub "
+            f"({_first_line(error)}). Check the name, or put config.json, model.safetensors and the tokenizer's files "
+            "in a folder and give its path."
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,66 @@
+"""Term: one part of a loss. Objective: named, weighted terms whose ``str()`` is the equation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from limbeck.features import Features, Needs
+
+
+class Term(nn.Module):
+    """One scalar, unweighted part of a loss; parameters it owns are trained and checkpointed, never exported.
+
+    ``relational``: the value depends on which samples share the batch.
+    """
+
+    relational = False
+
+    def needs(self) -> Needs:
+        """What must be captured on each side; it drives capture and caching."""
+        return Needs()
+
+    def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
+        """An optional pass over the training batches before training starts."""
+
+    def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        raise TypeError(f"{type(self).__name__} defines no forward(student, teacher, batch).")
+
+
+class Objective(nn.Module):
+    """``Objective(task=(0.5, TaskLoss(...)), kd=(0.5, SoftLogits(...)))``.
+
+    Terms of weight 0 are kept out: nothing is captured or computed for them.
+    """
+
+    def __init__(self, **terms: tuple[float, Term]) -> None:
+        super().__init__()
+        self.weights = {name: float(weight) for name, (weight, _) in terms.items() if weight != 0}
+        self.terms = nn.ModuleDict({name: terms[name][1] for name in self.weights})
+
+    def __iter__(self) -> Iterator[Term]:
+        return iter(cast(Iterable[Term], self.terms.values()))
+
+    def needs(self) -> Needs:
+        needs = Needs()
+        for term in self:
+            needs = needs | term.needs()
+        return needs
+
+    def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The value of each term, unweighted."""
+        return {name: term(student, teacher, batch) for name, term in self.terms.items()}
+
+    def total(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The weighted sum of the terms' values: the loss."""
+        return cast(Tensor, sum(self.weights[name] * value for name, value in values.items()))
+
+    def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
+        for term in self:
+            term.prepare(teacher, batches)
+
+    def __str__(self) -> str:
+        """``L = 0.5·task + 0.5·kd``"""
+        return "L = " + (" + ".join(f"{weight:g}·{name}" for name, weight in self.weights.items()) or "0")

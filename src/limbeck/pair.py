@@ -1,0 +1,38 @@
+"""What a method may know of the two models when it builds its objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from limbeck.families import blocks_of
+from limbeck.tasks.task import Problem
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One model in numbers."""
+
+    model_type: str
+    depth: int
+    width: int
+    heads: int
+
+    @classmethod
+    def of(cls, model: Any) -> Shape:
+        config = model.config
+        return cls(config.model_type, len(blocks_of(model)), config.hidden_size, config.num_attention_heads)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Student and teacher, and what their heads predict. Plain fine-tuning has no teacher."""
+
+    student: Shape
+    teacher: Shape | None
+    problem: Problem
+    num_labels: int
+
+    @classmethod
+    def of(cls, student: Any, teacher: Any | None, problem: Problem) -> Pair:
+        return cls(Shape.of(student), Shape.of(teacher) if teacher else None, problem, student.config.num_labels)

@@ -1,0 +1,306 @@
+"""A recipe: task, teacher, student, method and training as plain YAML, validated as a whole before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+import yaml
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from limbeck.errors import RecipeError, unknown
+from limbeck.schema import Location, Mistake, check, options_of
+
+
+class _Block(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class _OpenBlock(pydantic.BaseModel):
+    """Keys beyond the named ones are options, checked against the function or class that takes them."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class TaskBlock(_OpenBlock):
+    name: str
+    max_length: PositiveInt = 128
+    too_long: Literal["cut", "refuse"] = "cut"
+
+
+class TeacherBlock(_Block):
+    model: str
+
+
+class StudentBlock(_Block):
+    """``{from: teacher, keep: "first:6"}``, ``{model: ...}`` or ``{config: {...}}``."""
+
+    from_: str | None = Field(default=None, alias="from")
+    keep: str | list[PositiveInt] | None = None
+    model: str | None = None
+    config: dict[str, Any] | None = None
+    tokenizer: str | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _one_source(self) -> StudentBlock:
+        given = [
+            name
+            for name, value in (("from", self.from_), ("model", self.model), ("config", self.config))
+            if value is not None
+        ]
+        if len(given) != 1:
+            raise ValueError(
+                f"give exactly one of from (with keep), model or config; seen: {', '.join(given) or 'none of them'}."
+            )
+        if (self.keep is None) != (self.from_ is None):
+            raise ValueError("from and keep belong together, e.g. {from: teacher, keep: 'first:6'}.")
+        return self
+
+
+class MethodBlock(_OpenBlock):
+    name: str
+
+
+class TrainBlock(_OpenBlock):
+    """The usual three, under short names, and any key of transformers' TrainingArguments."""
+
+    epochs: PositiveFloat = 3.0
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 5e-5
+
+
+class Reported(_Block):
+    """The score that a paper reports for this setting."""
+
+    metric: str
+    value: float
+    sd: float | None = None
+    where: str
+
+
+class Recipe(_Block):
+    task: TaskBlock
+    teacher: TeacherBlock | None = None
+    student: StudentBlock
+    method: MethodBlock
+    train: TrainBlock = Field(default_factory=TrainBlock)
+    seed: NonNegativeInt = 0
+    reported: Reported | None = None
+
+    def to_yaml(self) -> str:
+        """Every setting, defaults included, as a recipe that runs the same again."""
+        values = self.model_dump(by_alias=True, exclude_none=True)
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+# Keys of TrainingArguments that limbeck sets itself, with where the user sets them instead.
+_OURS = {
+    "output_dir": "use --output",
+    "seed": "set seed at the top of the recipe",
+    "data_seed": "set seed at the top of the recipe",
+    "num_train_epochs": "write epochs",
+    "per_device_train_batch_size": "write batch_size",
+    "resume_from_checkpoint": "use --resume",
+    "remove_unused_columns": "limbeck's collator chooses the columns",
+    "label_names": "limbeck's task knows its labels",
+    "label_smoothing_factor": "the loss is the method's",
+    "train_sampling_strategy": "batches are grouped by length",
+    "disable_tqdm": "use --quiet",
+    "push_to_hub": "upload the run's student/ folder instead",
+    "hub_token": "a run directory must hold no secret",
+}
+
+
+# What a run does unless the recipe says otherwise; written out in every recipe.yaml.
+_TRAIN_DEFAULTS: dict[str, Any] = {
+    "warmup_steps": 0.06,  # below 1: a share of all steps
+    "logging_steps": 10,
+    "eval_strategy": "epoch",
+    "save_strategy": "epoch",
+    "save_total_limit": 1,
+}
+
+
+def load_recipe(
+    source: str | Path | None = None, overrides: Sequence[str] = (), values: dict[str, Any] | None = None
+) -> Recipe:
+    """A recipe file or shipped recipe (by name), or ``values``, with ``key=value`` overrides, fully checked.
+
+    Every mistake is reported at once, with the line of the file where there is one.
+    """
+    lines: dict[Location, int] = {}
+    values = dict(values or {})
+    file = None
+    if source is not None:
+        file = find_recipe(source)
+        values, lines = _read_yaml(file)
+    for override in overrides:
+        _apply(override, values)
+    recipe, mistakes = check_recipe(values)
+    if recipe is None:
+        raise RecipeError(_report(mistakes, lines, file))
+    return recipe
+
+
+def shipped_recipes() -> dict[str, Path]:
+    folder = Path(str(resources.files("limbeck") / "recipes"))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_recipe(source: str | Path) -> Path:
+    if Path(source).is_file():
+        return Path(source)
+    shipped = shipped_recipes()
+    if str(source) in shipped:
+        return shipped[str(source)]
+    raise RecipeError(unknown("recipe", str(source), shipped, "Give a YAML file, or a name from 'limbeck recipes'."))
+
+
+def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
+    """The recipe with every option's default filled in, or all that is wrong with it."""
+    from limbeck.methods import find_method
+    from limbeck.tasks import find_task
+
+    recipe, mistakes = check(Recipe, values)
+    for block, find, own in (("task", find_task, TaskBlock), ("method", find_method, MethodBlock)):
+        given = values.get(block)
+        if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+            continue
+        try:
+            function = find(given["name"])
+        except RecipeError as error:
+            mistakes.append(Mistake((block, "name"), str(error)))
+            continue
+        options = {key: value for key, value in given.items() if key not in own.model_fields}
+        checked, wrong = check(options_of(function), options, (block,))
+        mistakes += wrong
+        if recipe is not None and checked is not None:
+            target = recipe.task if block == "task" else recipe.method
+            target.__pydantic_extra__ = checked.model_dump(exclude_none=True)
+    given = values.get("train")
+    typed, wrong = _check_training(given if isinstance(given, dict) else {})
+    mistakes += wrong
+    if recipe is not None:
+        recipe.train.__pydantic_extra__ = _with_defaults(typed)
+    if recipe is not None:
+        mistakes += _check_teacher(recipe)
+    return (None, mistakes) if mistakes else (recipe, [])
+
+
+def _check_teacher(recipe: Recipe) -> list[Mistake]:
+    if recipe.teacher is None and recipe.student.from_ == "teacher":
+        return [Mistake(("student", "from"), "'teacher' is named, but the recipe has no teacher: set teacher.model.")]
+    if recipe.teacher is None and recipe.student.config is not None and recipe.student.tokenizer is None:
+        return [
+            Mistake(
+                ("student",),
+                "a config without a teacher also needs a tokenizer: tokenizer: <folder or name>.",
+            )
+        ]
+    return []
+
+
+def _check_training(given: dict[str, Any]) -> tuple[dict[str, Any], list[Mistake]]:
+    typed: dict[str, Any] = {}
+    mistakes = []
+    known = _training_arguments()
+    for key, value in given.items():
+        if key in TrainBlock.model_fields:
+            continue
+        if key in _OURS:
+            mistakes.append(Mistake(("train", key), f"is not yours to set here: {_OURS[key]}."))
+        elif key not in known:
+            names = [*TrainBlock.model_fields, *known]
+            mistakes.append(Mistake(("train", key), unknown("key", str(key), names, "See TrainingArguments.")))
+        else:
+            try:
+                typed[key] = known[key].validate_python(value)
+            except pydantic.ValidationError as error:
+                mistakes.append(Mistake(("train", key), f"{error.errors()[0]['msg']}; seen: {value!r}."))
+    return typed, mistakes
+
+
+def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
+    defaults = dict(_TRAIN_DEFAULTS)
+    for job in ("eval", "save"):
+        if f"{job}_steps" in given:  # asking for steps is asking for the strategy
+            defaults[f"{job}_strategy"] = "steps"
+    return defaults | given
+
+
+@cache
+def _training_arguments() -> dict[str, pydantic.TypeAdapter[Any]]:
+    from transformers import TrainingArguments
+
+    hints = typing.get_type_hints(TrainingArguments)
+    config = ConfigDict(arbitrary_types_allowed=True)
+    adapters: dict[str, pydantic.TypeAdapter[Any]] = {}
+    for field in dataclasses.fields(TrainingArguments):
+        if field.init and field.name not in _OURS:
+            # Strategies and optimisers are enumerations that also take their plain name, which YAML can hold.
+            hint = str if isinstance(field.default, str) else hints[field.name]
+            dataclass_like = dataclasses.is_dataclass(hint) or "ParallelismConfig" in str(hint)
+            adapters[field.name] = (
+                pydantic.TypeAdapter(Any) if dataclass_like else pydantic.TypeAdapter(hint, config=config)
+            )
+    return adapters
+
+
+def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Location, int]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        values = yaml.safe_load(text)
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{file}: cannot be read as text ({error}).") from error
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{file}: not valid YAML. {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise RecipeError(f"{file}: a recipe is a mapping with task, student and method; seen: {values!r}.")
+    return values, dict(_lines(node, ()))
+
+
+def _lines(node: Any, where: Location) -> Iterable[tuple[Location, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield (*where, key.value), key.start_mark.line + 1
+            yield from _lines(value, (*where, key.value))
+
+
+def _apply(override: str, values: dict[str, Any]) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise RecipeError(f"'{override}' is not an override: write key=value, e.g. train.epochs=1.")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    *parents, last = path.split(".")
+    for parent in parents:
+        inner = values.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise RecipeError(f"'{override}': {parent} is {inner!r}, not a block with keys.")
+        values = inner
+    values[last] = value
+
+
+def _report(mistakes: list[Mistake], lines: dict[Location, int], file: Path | None) -> str:
+    title = f"{file}: " if file else ""
+    count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+    rows = []
+    for mistake in mistakes:
+        # the deepest part of the place that is written in the file
+        known = [lines[mistake.where[:n]] for n in range(len(mistake.where), 0, -1) if mistake.where[:n] in lines]
+        line = f"line {known[0]}: " if known else ""
+        rows.append(f"  {line}{'.'.join(map(str, mistake.where)) or 'recipe'}: {mistake.message}")
+    return f"{title}{count} in the recipe:\n" + "\n".join(rows)

@@ -1,0 +1,77 @@
+"""A function's keyword-only parameters as a schema: how options of methods and tasks are checked and listed."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+from limbeck.errors import unknown
+
+Location = tuple[str | int, ...]
+M = typing.TypeVar("M", bound=pydantic.BaseModel)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing that is wrong in a recipe, and where."""
+
+    where: Location
+    message: str
+
+
+def check(model: type[M], values: Any, where: Location = ()) -> tuple[M | None, list[Mistake]]:
+    """The validated model, or every mistake in ``values``."""
+    try:
+        return model.model_validate(values), []
+    except pydantic.ValidationError as error:
+        return None, [_mistake(model, item, where) for item in error.errors()]
+
+
+def options_of(function: Callable[..., Any], name: str = "options") -> type[pydantic.BaseModel]:
+    """A pydantic model of a function's keyword-only parameters."""
+    hints = typing.get_type_hints(function)
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            default = ... if parameter.default is parameter.empty else parameter.default
+            fields[parameter.name] = (hints.get(parameter.name, Any), default)
+    return pydantic.create_model(name, __config__=pydantic.ConfigDict(extra="forbid"), **fields)
+
+
+def describe_options(function: Callable[..., Any]) -> list[tuple[str, str, str]]:
+    """Name, type and default of each option, for a listing."""
+    rows = []
+    for name, field in options_of(function).model_fields.items():
+        kind = inspect.formatannotation(field.annotation).replace("typing.", "")
+        rows.append((name, kind, "required" if field.is_required() else repr(field.default)))
+    return rows
+
+
+def _mistake(model: type[pydantic.BaseModel], item: Mapping[str, Any], where: Location) -> Mistake:
+    location = tuple(item["loc"])
+    if item["type"] == "extra_forbidden":
+        message = unknown("key", str(location[-1]), _known_keys(model, location[:-1]))
+    elif item["type"] == "missing":
+        message = "is required and missing."
+    else:
+        message = f"{item['msg'].removeprefix('Value error, ')}"
+        if item["type"] != "value_error":
+            message += f"; seen: {item['input']!r}."
+    return Mistake(where + location, message)
+
+
+def _known_keys(model: Any, location: Location) -> list[str]:
+    for part in location:
+        field = model.model_fields.get(part) or next(
+            (value for value in model.model_fields.values() if value.alias == part), None
+        )
+        candidates = [field.annotation, *typing.get_args(field.annotation)] if field else []
+        model = next((c for c in candidates if isinstance(c, type) and issubclass(c, pydantic.BaseModel)), None)
+        if model is None:
+            return []
+    return [field.alias or name for name, field in model.model_fields.items()]
