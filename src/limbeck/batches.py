@@ -1,10 +1,12 @@
-"""The order of training examples: batches of similar length, the same for the same seed and epoch."""
+"""Which examples share a batch: similar lengths, the same batches for the same seed and epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Sampler
 
 _BATCHES_IN_A_POOL = 50
@@ -42,3 +44,19 @@ class LengthGroupedOrder(Sampler[int]):
         shuffled = [complete[i] for i in torch.randperm(len(complete), generator=generator).tolist()]
         for batch in shuffled + incomplete:
             yield from batch.tolist()
+
+
+class Batches:
+    """Every example once, as padded batches from long to short; can be iterated again and again."""
+
+    def __init__(self, encoded: Any, collate: Callable[[list[Any]], dict[str, Tensor]], batch_size: int) -> None:
+        self.encoded, self.collate = encoded, collate
+        lengths = torch.tensor([len(ids) for ids in encoded["input_ids"]])
+        self.indices = lengths.argsort(descending=True, stable=True).split(batch_size)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        for indices in self.indices:
+            yield self.collate([self.encoded[i] for i in indices.tolist()])

@@ -67,9 +67,8 @@ class Capture:
 
     def _check_layers(self, wanted: Wanted) -> None:
         depth = len(self.blocks)
-        layers = wanted.hidden | wanted.queries | wanted.keys | wanted.values
-        outside = sorted(layer for layer in layers if not 0 <= layer <= depth)
-        if outside or 0 in wanted.queries | wanted.keys | wanted.values:
+        outside = sorted(layer for layer in wanted.layers() if not 0 <= layer <= depth)
+        if outside or 0 in wanted.layers("queries", "keys", "values"):
             raise ModelError(
                 f"Layer {outside[0] if outside else 0} was asked of a {self.model.config.model_type} model with "
                 f"{depth} blocks. Hidden states exist for layers 0 to {depth}, projections for 1 to {depth}."

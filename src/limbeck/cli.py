@@ -77,7 +77,7 @@ def finetune(
     from limbeck.recipe import load_recipe
 
     values: dict[str, Any] = {"task": {"name": task}, "student": {"model": model}, "method": {"name": "ft"}}
-    if not model and not any(word.startswith("student.") for word in overrides or []):
+    if not model and not any(word.startswith(("student.", "student=")) for word in overrides or []):
         raise RecipeError("Which model should be fine-tuned? Add --model, e.g. --model bert-base-uncased.")
     if not model:
         values["student"] = {}
@@ -121,7 +121,7 @@ def distill(
         flags.append(f"student={{model: {_quoted(student)}}}")
     if keep is not None:
         flags.append(f"student={{from: teacher, keep: {_quoted(keep)}}}")
-    if source is None and teacher is None and not any(word.startswith("teacher.") for word in overrides):
+    if source is None and teacher is None and not any(word.startswith(("teacher.", "teacher=")) for word in overrides):
         raise RecipeError("Which teacher? Add --teacher RUN (made by 'limbeck finetune'), or name a recipe.")
     values: dict[str, Any] = {
         "method": {},
@@ -303,7 +303,7 @@ def _fail(error: BaseException, message: str, status: int) -> None:
 def _set_up_logging() -> None:
     handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, show_level=False)
     logger = logging.getLogger("limbeck")
-    logger.addHandler(handler)
+    logger.handlers = [handler]
     logger.setLevel(logging.INFO)
     # transformers reports loads and its own bars on every call; what matters of it, limbeck says itself
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -5,32 +5,36 @@ Layer 0 is the embedding output, layer i the output of block i; projections are 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from typing import cast
 
 from torch import Tensor
 
-NO_LAYERS: frozenset[int] = frozenset()
+_LAYERED = ("hidden", "queries", "keys", "values")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to capture from one model."""
+    """What to capture from one model: ``Wanted(logits=True, hidden=[3, 6])``. Layers are kept as sets."""
 
     logits: bool = False
-    hidden: frozenset[int] = NO_LAYERS
-    queries: frozenset[int] = NO_LAYERS
-    keys: frozenset[int] = NO_LAYERS
-    values: frozenset[int] = NO_LAYERS
+    hidden: Iterable[int] = ()
+    queries: Iterable[int] = ()
+    keys: Iterable[int] = ()
+    values: Iterable[int] = ()
+
+    def __post_init__(self) -> None:
+        for kind in _LAYERED:
+            object.__setattr__(self, kind, frozenset(getattr(self, kind)))
+
+    def layers(self, *kinds: str) -> Set[int]:
+        """The layers of these kinds (all kinds by default)."""
+        return frozenset().union(*(cast(Set[int], getattr(self, kind)) for kind in kinds or _LAYERED))
 
     def __or__(self, other: Wanted) -> Wanted:
-        return Wanted(
-            self.logits or other.logits,
-            self.hidden | other.hidden,
-            self.queries | other.queries,
-            self.keys | other.keys,
-            self.values | other.values,
-        )
+        joined = {kind: self.layers(kind) | other.layers(kind) for kind in _LAYERED}
+        return Wanted(self.logits or other.logits, **joined)
 
     def __bool__(self) -> bool:
         return self != Wanted()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import shutil
 import time
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,6 +18,7 @@ import yaml
 from transformers import TrainingArguments, set_seed
 
 from limbeck import __version__
+from limbeck.batches import Batches
 from limbeck.distiller import Distiller
 from limbeck.errors import RecipeError, RunError
 from limbeck.families import blocks_of
@@ -113,6 +115,7 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunD
         parts.student.save_pretrained(folder)
         parts.tokenizer.save_pretrained(folder)
     _write_results(recipe, parts, run, {"train_seconds": round(seconds, 2), "steps": steps})
+    _drop_checkpoints(recipe, run)
     return run
 
 
@@ -235,13 +238,22 @@ def _train(recipe: Recipe, parts: Parts, run: RunDirectory) -> int:
     trainer = DistillTrainer(
         parts.distiller, arguments, parts.encoded["train"], parts.collate, score, run.path / "history.jsonl"
     )
-    # Every random number of the training itself follows from here, however the student was built.
-    set_seed(recipe.seed)
     checkpoint = last_checkpoint(checkpoints)
     if checkpoint is not None:
         logger.info("Resuming from %s.", checkpoint)
+    else:
+        batches = Batches(parts.encoded["train"], parts.collate, recipe.train.batch_size)
+        parts.distiller.objective.prepare(parts.distiller.teacher, batches)
+    # Every random number of the training itself follows from here, however its parts were made.
+    set_seed(recipe.seed)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return int(trainer.state.global_step)
+
+
+def _drop_checkpoints(recipe: Recipe, run: RunDirectory) -> None:
+    """A single checkpoint served only to resume, and is several times the student's size."""
+    if recipe.train.options.get("save_total_limit") == 1:
+        shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
 
 
 def _logits(parts: Parts, model: Any, recipe: Recipe) -> np.ndarray:

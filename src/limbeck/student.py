@@ -80,10 +80,13 @@ def from_config(changes: Mapping[str, Any], base: Any | None, **inherited: Any) 
         config = AutoConfig.for_model(model_type, **inherited)
     if getattr(config, "layer_types", None):
         config.layer_types = None  # derived again from the new depth
+    follows_width = getattr(config, "pooler_hidden_size", None) == config.hidden_size
     for name, value in changes.items():
         if not hasattr(config, name):
             raise RecipeError("student.config: " + unknown(f"{model_type} option", name, config.to_dict()))
         setattr(config, name, value)
+    if follows_width and "pooler_hidden_size" not in changes:
+        config.pooler_hidden_size = config.hidden_size  # DeBERTa derives it once, when the config is made
     try:
         return AutoModelForSequenceClassification.from_config(type(config)(**config.to_dict()))
     except (ValueError, TypeError, ZeroDivisionError) as error:

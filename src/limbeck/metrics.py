@@ -1,0 +1,120 @@
+"""Official metric names, each a function ``(predictions, labels) -> float``, as fractions.
+
+scikit-learn and scipy do the arithmetic. They are imported inside the functions because both are slow to
+import and most commands never score anything.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from limbeck.errors import DataError
+
+Metric = Callable[[Any, Any], float]
+
+
+def accuracy(predictions: Any, labels: Any) -> float:
+    """Share of rows that are right; for multi-label, rows whose whole label set is right."""
+    from sklearn.metrics import accuracy_score
+
+    predictions, labels = _arrays(predictions, labels)
+    return float(accuracy_score(labels, predictions))
+
+
+def f1(predictions: Any, labels: Any) -> float:
+    """F1 of class 1, as GLUE reports it for MRPC and QQP; 0 if class 1 is never right."""
+    return _f1(predictions, labels, "binary")
+
+
+def macro_f1(predictions: Any, labels: Any) -> float:
+    """Mean of the F1 of every class that occurs in the labels or the predictions."""
+    return _f1(predictions, labels, "macro")
+
+
+def micro_f1(predictions: Any, labels: Any) -> float:
+    """F1 over all decisions together."""
+    return _f1(predictions, labels, "micro")
+
+
+def mcc(predictions: Any, labels: Any) -> float:
+    """Matthews correlation coefficient; 0 where either side is constant."""
+    from sklearn.metrics import matthews_corrcoef
+
+    predictions, labels = _arrays(predictions, labels)
+    if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
+        return 0.0
+    return float(matthews_corrcoef(labels, predictions))
+
+
+def pearson(predictions: Any, labels: Any) -> float:
+    """Linear correlation; 0 where either side is constant."""
+    from scipy.stats import pearsonr
+
+    return _correlation(pearsonr, predictions, labels)
+
+
+def spearman(predictions: Any, labels: Any) -> float:
+    """Rank correlation (ties share their mean rank); 0 where either side is constant."""
+    from scipy.stats import spearmanr
+
+    return _correlation(spearmanr, predictions, labels)
+
+
+def mse(predictions: Any, labels: Any) -> float:
+    """Mean squared error: the one metric here where smaller is better."""
+    predictions, labels = _finite(*_arrays(predictions, labels))
+    return float(np.mean((predictions - labels) ** 2))
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "micro_f1": micro_f1,
+    "mcc": mcc,
+    "pearson": pearson,
+    "spearman": spearman,
+    "mse": mse,
+}
+
+
+def _f1(predictions: Any, labels: Any, average: str) -> float:
+    from sklearn.metrics import f1_score
+
+    predictions, labels = _arrays(predictions, labels)
+    return float(f1_score(labels, predictions, average=average, zero_division=0.0))
+
+
+def _correlation(function: Callable[..., Any], predictions: Any, labels: Any) -> float:
+    predictions, labels = _finite(*_arrays(predictions, labels))
+    if np.ptp(predictions) == 0 or np.ptp(labels) == 0:
+        return 0.0
+    with warnings.catch_warnings():
+        # Nearly constant predictions are ordinary early in training; scipy warns that they are imprecise.
+        warnings.simplefilter("ignore")
+        value = float(function(predictions, labels).statistic)
+    return value if np.isfinite(value) else 0.0
+
+
+def _arrays(predictions: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    predictions, labels = np.asarray(predictions), np.asarray(labels)
+    if predictions.shape != labels.shape:
+        raise ValueError(f"predictions have shape {predictions.shape} but labels {labels.shape}")
+    if labels.size == 0:
+        raise DataError("There is nothing to score: no predictions were given. Check that the split has rows.")
+    return predictions, labels
+
+
+def _finite(predictions: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    predictions, labels = predictions.astype(np.float64), labels.astype(np.float64)
+    bad = int(np.count_nonzero(~np.isfinite(predictions)))
+    if bad:
+        raise DataError(
+            f"{bad:,} of {predictions.size:,} predictions are not finite numbers, so they cannot be scored. "
+            "The model has probably diverged; lower train.learning_rate."
+        )
+    return predictions, labels

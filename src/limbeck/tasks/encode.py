@@ -1,0 +1,148 @@
+"""Text to token ids: encode a split once without padding, then pad each batch to its own longest row."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import numpy as np
+
+from limbeck.errors import DataError, ModelError
+from limbeck.progress import progress
+from limbeck.tasks.task import Task
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger("limbeck")
+
+_CHUNK = 2_000  # rows per tokenizer call: large enough for its threads, small enough for memory
+
+
+def encode(
+    source: Task | Sequence[str],
+    dataset: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    too_long: Literal["cut", "refuse"] = "cut",
+) -> Dataset:
+    """Tokenize ``dataset`` into id, input_ids, attention_mask, token_type_ids (if any) and labels (if any).
+
+    ``source`` is the task, or just the names of one or two text columns. Rows longer than ``max_length``
+    are cut with one warning that counts them, or refused.
+    """
+    import pyarrow as pa
+    from datasets import Dataset
+
+    names = source.text_columns if isinstance(source, Task) else tuple(source)
+    where = " ".join(filter(None, [source.name if isinstance(source, Task) else "", str(dataset.split or "")]))
+    chunks: dict[str, list[Any]] = {}
+    cut = 0
+    with progress(f"tokenize {where}".rstrip(), len(dataset)) as steps:
+        for start in range(0, len(dataset), _CHUNK):
+            rows = dataset[start : start + _CHUNK]
+            texts = [list(rows[name]) for name in names]
+            # Not truncated at first, so that what would be lost can be counted.
+            encoded = dict(tokenizer(*texts, padding=False, truncation=False, verbose=False))
+            long = [row for row, ids in enumerate(encoded["input_ids"]) if len(ids) > max_length]
+            if long and too_long == "refuse":
+                ids = rows["id"] if "id" in rows else range(start, start + _CHUNK)
+                _refuse(where, ids[long[0]], texts[0][long[0]], len(encoded["input_ids"][long[0]]), max_length)
+            if long:
+                _cut(encoded, long, texts, tokenizer, max_length)
+                cut += len(long)
+            for name, values in encoded.items():
+                chunks.setdefault(name, []).append(pa.array(values, type=pa.list_(pa.int32())))
+            steps.advance(len(texts[0]))
+    if cut:
+        logger.warning(
+            "%s%s of %s texts (%.1f%%) are longer than %d tokens and were cut; raise task.max_length to keep them.",
+            f"{where}: " if where else "",
+            f"{cut:,}",
+            f"{len(dataset):,}",
+            100 * cut / len(dataset),
+            max_length,
+        )
+    columns: dict[str, Any] = {name: pa.chunked_array(arrays) for name, arrays in chunks.items()}
+    for name, target in (("id", "id"), ("label", "labels")):
+        if name in dataset.column_names:
+            columns[target] = dataset[name][:]
+    return Dataset.from_dict(columns, split=dataset.split)
+
+
+def _cut(
+    encoded: dict[str, list[list[int]]],
+    long: list[int],
+    texts: list[list[str]],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+) -> None:
+    """Encode the ``long`` rows again, truncated; of a pair, the longer text gives way first."""
+    again = [[column[row] for row in long] for column in texts]
+    shorter = tokenizer(*again, padding=False, truncation=True, max_length=max_length, verbose=False)
+    for name, values in encoded.items():
+        for row, value in zip(long, shorter[name], strict=True):
+            values[row] = value
+
+
+def _refuse(where: str, row: int, text: str, length: int, max_length: int) -> NoReturn:
+    raise DataError(
+        f"{f'{where}: ' if where else ''}the row with id {row} ({text[:30] + '...'!r}) has {length:,} tokens, "
+        f"more than the {max_length:,} allowed, and too_long is 'refuse'. "
+        "Raise task.max_length, shorten the text, or let long texts be cut."
+    )
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Pads encoded rows to the longest of the batch (or to ``pad_to``) and makes tensors.
+
+    ``id`` becomes the tensor ``ids``. Class labels become int64; numbers and multi-label rows float32.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    pad_to: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokenizer.pad_token_id is None:
+            name = self.tokenizer.name_or_path or type(self.tokenizer).__name__
+            raise ModelError(
+                f"The tokenizer '{name}' has no padding token, so texts of different length cannot share a "
+                "batch. Set one first, for example tokenizer.pad_token = tokenizer.eos_token, and the same "
+                "id as pad_token_id in the model's config."
+            )
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        import torch
+
+        lengths = [len(row["input_ids"]) for row in rows]
+        width = self.pad_to or max(lengths)
+        if max(lengths) > width:
+            raise DataError(
+                f"A row has {max(lengths):,} tokens but batches are padded to {width:,}. "
+                f"Encode with max_length={width} or raise pad_to."
+            )
+        left = self.tokenizer.padding_side == "left"
+        fills = {
+            "input_ids": self.tokenizer.pad_token_id,
+            "token_type_ids": self.tokenizer.pad_token_type_id,
+            "attention_mask": 0,
+        }
+        batch: dict[str, Tensor] = {}
+        for name, fill in fills.items():
+            if name not in rows[0]:
+                continue
+            padded = np.full((len(rows), width), fill, dtype=np.int64)
+            for line, row, length in zip(padded, rows, lengths, strict=True):
+                line[width - length if left else 0 : width if left else length] = row[name]
+            batch[name] = torch.from_numpy(padded)
+        if "labels" in rows[0]:
+            labels = torch.tensor([row["labels"] for row in rows])
+            batch["labels"] = labels.float() if labels.is_floating_point() else labels.long()
+        if "id" in rows[0]:
+            batch["ids"] = torch.tensor([row["id"] for row in rows], dtype=torch.int64)
+        return batch

@@ -1,0 +1,288 @@
+"""The nine GLUE tasks, from GLUE's own TSV folders or from the hub, with their official metrics.
+
+Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding" (2019).
+Label indices are the hub's, so that a model fine-tuned on one source can be scored on the other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from limbeck.errors import DataError, RecipeError, unknown
+from limbeck.tasks.files import check_exists, cut_off, tsv_rows, unquoted, width_error
+from limbeck.tasks.task import Task, make_split
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger("limbeck")
+
+_HUB = "nyu-mll/glue"
+_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
+_MNLI_FILES = {
+    "train": "train.tsv",
+    "validation": "dev_matched.tsv",
+    "validation_mismatched": "dev_mismatched.tsv",
+    "test": "test_matched.tsv",
+    "test_mismatched": "test_mismatched.tsv",
+}
+_REQUIRED = ("train", "validation")
+
+
+_ONE = {"sentence": "sentence"}
+_PAIR = {"sentence1": "sentence1", "sentence2": "sentence2"}
+_ENTAILMENT = ("entailment", "not_entailment")
+_NLI = ("entailment", "neutral", "contradiction")
+
+
+@dataclass(frozen=True)
+class _Glue:
+    """How one task is laid out. ``texts`` maps column names (the hub's) to the headers of the files."""
+
+    folder: str
+    about: str
+    texts: Mapping[str, str]
+    label_names: tuple[str, ...]  # () for STS-B's score
+    label: str = "label"
+    metrics: tuple[str, ...] = ("accuracy",)
+    written: tuple[str, ...] = ("0", "1")  # the labels as the files spell them, in index order
+    files: Mapping[str, str] = field(default_factory=lambda: _FILES)
+    no_header: tuple[str, ...] = ()  # the columns of files that come without a header
+    loose: bool = False  # rows may be damaged and cells quoted
+
+
+# GLUE reports accuracy and F1 for MRPC and QQP. Accuracy is the main one here because, unlike F1, it does not
+# depend on which class is called positive.
+GLUE: dict[str, _Glue] = {
+    "cola": _Glue(
+        "CoLA",
+        "is a sentence grammatical? (MCC)",
+        texts=_ONE,
+        label_names=("unacceptable", "acceptable"),
+        metrics=("mcc",),
+        no_header=("source", "label", "mark", "sentence"),
+    ),
+    "sst2": _Glue(
+        "SST-2",
+        "sentiment of a film review's sentence (accuracy)",
+        texts=_ONE,
+        label_names=("negative", "positive"),
+    ),
+    "mrpc": _Glue(
+        "MRPC",
+        "do two news sentences mean the same? (accuracy, F1)",
+        texts={"sentence1": "#1 String", "sentence2": "#2 String"},
+        label="Quality",
+        label_names=("not_equivalent", "equivalent"),
+        metrics=("accuracy", "f1"),
+    ),
+    "stsb": _Glue(
+        "STS-B",
+        "how similar are two sentences, from 0 to 5? (Pearson, Spearman)",
+        texts=_PAIR,
+        label="score",
+        label_names=(),
+        metrics=("pearson", "spearman"),
+    ),
+    "qqp": _Glue(
+        "QQP",
+        "do two questions ask the same? (accuracy, F1)",
+        texts={"question1": "question1", "question2": "question2"},
+        label="is_duplicate",
+        label_names=("not_duplicate", "duplicate"),
+        metrics=("accuracy", "f1"),
+        loose=True,
+    ),
+    "mnli": _Glue(
+        "MNLI",
+        "does a premise entail a hypothesis? three classes, many genres (accuracy)",
+        texts={"premise": "sentence1", "hypothesis": "sentence2"},
+        label="gold_label",
+        label_names=_NLI,
+        written=_NLI,
+        files=_MNLI_FILES,
+    ),
+    "qnli": _Glue(
+        "QNLI",
+        "does a sentence answer a question? (accuracy)",
+        texts={"question": "question", "sentence": "sentence"},
+        label_names=_ENTAILMENT,
+        written=_ENTAILMENT,
+    ),
+    "rte": _Glue(
+        "RTE",
+        "does a text entail a sentence? small (accuracy)",
+        texts=_PAIR,
+        label_names=_ENTAILMENT,
+        written=_ENTAILMENT,
+    ),
+    "wnli": _Glue(
+        "WNLI",
+        "what does a pronoun refer to? tiny, its dev set is adversarial (accuracy)",
+        texts=_PAIR,
+        label_names=("not_entailment", "entailment"),
+    ),
+}
+
+
+def glue(name: str, *, data_dir: str | None = None) -> Task:
+    """Load one GLUE task.
+
+    Args:
+        name: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte or wnli.
+        data_dir: the GLUE folder (with CoLA/, SST-2/, ... inside) or the task's own folder; None: the hub.
+    """
+    if name not in GLUE:
+        raise RecipeError(unknown("GLUE task", name, GLUE, f"GLUE has {', '.join(GLUE)}."))
+    spec = GLUE[name]
+    splits = _from_hub(name, spec) if data_dir is None else _from_folder(name, spec, Path(data_dir).expanduser())
+    return Task(
+        name=f"glue/{name}",
+        problem="classification" if spec.label_names else "regression",
+        text_columns=tuple(spec.texts),
+        label_names=spec.label_names,
+        metrics=spec.metrics,
+        splits=splits,
+    )
+
+
+def _from_folder(name: str, spec: _Glue, data_dir: Path) -> dict[str, Dataset]:
+    folder = data_dir / spec.folder
+    if not folder.is_dir():
+        folder = data_dir
+        # CoLA and SST-2 share their columns: only the folder's name tells them apart.
+        others = {other.folder for other in GLUE.values()} - {spec.folder}
+        if data_dir.resolve().name in others or not (data_dir / _FILES["train"]).is_file():
+            raise DataError(
+                f"No files of glue/{name} were found: there is neither a folder {data_dir / spec.folder} nor "
+                f"{spec.folder}'s train.tsv in {data_dir}. Set task.data_dir to the GLUE folder that "
+                f"contains {spec.folder}/, or to {spec.folder}/ itself."
+            )
+    splits = {}
+    for split, file in spec.files.items():
+        if split in _REQUIRED:
+            check_exists(folder / file)
+        elif not (folder / file).is_file():
+            continue
+        splits[split] = make_split(split, _read(folder / file, spec, unlabelled=split.startswith("test")))
+    return splits
+
+
+def _read(path: Path, spec: _Glue, *, unlabelled: bool) -> dict[str, list[Any]]:
+    """The columns of one split; without ``label`` where the file has none and may lack it."""
+    rows, header = _header(path, spec)
+    texts = [_column(path, header, name, needed=True) for name in spec.texts.values()]
+    label = _column(path, header, spec.label, needed=not unlabelled)
+    picked = [position for position in (*texts, label) if position is not None]
+    columns: list[list[Any]] = [[] for _ in picked]
+    targets = [(column.append, position) for column, position in zip(columns, picked, strict=True)]
+    ids: list[int] = []
+    numbers: list[int] = []
+    damaged: list[int] = []
+    width, complete = len(header), True
+    for row, (number, cells, complete) in enumerate(rows):
+        if len(cells) != width:
+            if spec.loose and complete:
+                damaged.append(number)
+                continue
+            remedy = "Remove the extra or add the missing tab, or download the file again."
+            raise width_error(path, number, len(cells), width, complete, remedy)
+        ids.append(row)
+        numbers.append(number)
+        for append, position in targets:
+            append(cells[position])
+    if not ids:
+        raise DataError(f"{path} has no rows. Copy or download it again.")
+    if damaged:
+        logger.warning(
+            "%s: %s damaged rows with the wrong number of columns were skipped, the first in line %d.",
+            path,
+            f"{len(damaged):,}",
+            damaged[0],
+        )
+    if spec.loose:
+        columns[: len(texts)] = unquoted(columns[: len(texts)])
+    result: dict[str, list[Any]] = {"id": ids, **dict(zip(spec.texts, columns, strict=False))}
+    if label is not None:
+        result["label"] = _labels(path, spec, columns[-1], numbers, complete)
+    return result
+
+
+def _header(path: Path, spec: _Glue) -> tuple[Iterator[tuple[int, list[str], bool]], list[str]]:
+    rows = tsv_rows(path)
+    first = next(rows, None)
+    if first is None:
+        raise DataError(f"{path} is empty. Copy or download it again.")
+    header = [name.strip() for name in first[1]]
+    if spec.no_header and "sentence" not in header:
+        return chain([first], rows), list(spec.no_header)
+    return rows, header
+
+
+def _column(path: Path, header: list[str], name: str, *, needed: bool) -> int | None:
+    if name in header:
+        return header.index(name)
+    if not needed:
+        return None
+    seen = ", ".join(f"'{name}'" for name in header)
+    raise DataError(
+        f"{path}, line 1: there is no column '{name}'. Its columns are {seen}. "
+        "Check that this file belongs to the task and that its header was not lost."
+    )
+
+
+def _labels(path: Path, spec: _Glue, cells: list[str], numbers: list[int], complete: bool) -> list[Any]:
+    index = {written: position for position, written in enumerate(spec.written)}
+    labels: list[Any] = []
+    for row, cell in enumerate(cells):
+        value = index.get(cell) if spec.label_names else _similarity(cell)
+        if value is None:
+            if not complete and row == len(cells) - 1:
+                raise cut_off(path, numbers[row], f"its label is {cell!r}")
+            known = " or ".join(repr(w) for w in spec.written) if spec.label_names else "a number from 0 to 5"
+            raise DataError(
+                f"{path}, line {numbers[row]}: the label is {cell!r}, but must be {known}. "
+                "Correct that line, or check that this file belongs to the task."
+            )
+        labels.append(value)
+    return labels
+
+
+def _similarity(cell: str) -> float | None:
+    try:
+        value = float(cell)
+    except ValueError:
+        return None
+    return value if 0.0 <= value <= 5.0 else None
+
+
+def _from_hub(name: str, spec: _Glue) -> dict[str, Dataset]:
+    import datasets
+
+    try:
+        loaded = datasets.load_dataset(_HUB, name)
+    # Anything can go wrong between here and a server; whatever it is, local files are the remedy.
+    except Exception as error:
+        files = ", ".join(f"{spec.folder}/{file}" for split, file in spec.files.items() if split in _REQUIRED)
+        raise DataError(
+            f"glue/{name} could not be loaded from the hub ({_HUB}, {name}): {error}. To work without "
+            f"the network, put {files} (GLUE's own download) into a folder and set task.data_dir to it."
+        ) from error
+    renamed = {"validation_matched": "validation", "test_matched": "test"}
+    return {renamed.get(split, split): _hub_split(renamed.get(split, split), loaded[split], spec) for split in loaded}
+
+
+def _hub_split(split: str, data: Dataset, spec: _Glue) -> Dataset:
+    columns = {"id": list(range(len(data))), **{text: data[text][:] for text in spec.texts}}
+    names = getattr(data.features["label"], "names", ())
+    if tuple(names or ()) != spec.label_names:
+        raise DataError(f"The hub's {_HUB} has the labels {names}, but {spec.label_names} were expected.")
+    labels = data["label"][:]
+    if any(label != -1 for label in labels):  # the hub marks unlabelled test rows with -1
+        columns["label"] = labels
+    return make_split(split, columns)

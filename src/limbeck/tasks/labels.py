@@ -1,0 +1,154 @@
+"""Labels of a table: which kind of problem they pose, and their cells as numbers a model can train on."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from limbeck.errors import DataError
+from limbeck.tasks.files import Columns
+from limbeck.tasks.task import Problem
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a task, learned from its training file and applied to every file."""
+
+    columns: tuple[str, ...]
+    problem: Problem
+    names: tuple[str, ...]  # () for regression
+    separator: str
+
+    def numbers(self, file: Columns) -> list[Any]:
+        """Class indices, numbers, or rows of 0.0/1.0."""
+        if len(self.columns) > 1:
+            columns = [_convert(file, name, _flag, "Use 0 or 1.") for name in self.columns]
+            return [list(row) for row in zip(*columns, strict=True)]
+        if self.problem == "regression":
+            return _convert(file, self.columns[0], _number, "Use a number, or set problem: classification.")
+        index = {name: position for position, name in enumerate(self.names)}
+        if self.problem == "classification":
+            return [self._index(file, row, name, index) for row, name in enumerate(_names(file, self.columns[0]))]
+        rows = []
+        for row, names in enumerate(_name_lists(file, self.columns[0], self.separator)):
+            flags = [0.0] * len(self.names)
+            for name in names:
+                flags[self._index(file, row, name, index)] = 1.0
+            rows.append(flags)
+        return rows
+
+    def _index(self, file: Columns, row: int, name: str, index: dict[str, int]) -> int:
+        if name not in index:
+            close = difflib.get_close_matches(name, self.names, n=1, cutoff=0.6)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            some = ", ".join(f"'{known}'" for known in self.names[:8]) + (", ..." if len(self.names) > 8 else "")
+            raise DataError(
+                f"{file.where(row)}: the label '{name}' never occurs in the training file, whose "
+                f"{len(self.names)} labels are {some}.{hint} Correct it, or add training rows that have it."
+            )
+        return index[name]
+
+
+def learn_labels(file: Columns, columns: tuple[str, ...], problem: Problem | None, separator: str) -> Labels:
+    """Decide the problem (unless given) and the label names from the training file."""
+    if len(columns) > 1:
+        return Labels(columns, "multi_label", columns, separator)
+    problem = problem or _guess(file.values[columns[0]])
+    if problem == "regression":
+        return Labels(columns, problem, (), separator)
+    if problem == "classification":
+        names = set(_names(file, columns[0]))
+    else:
+        names = {name for row in _name_lists(file, columns[0], separator) for name in row}
+    if problem == "classification" and len(names) == 1:
+        raise DataError(
+            f"{file.path}: every row has the label '{next(iter(names))}' in column '{columns[0]}', so there "
+            "is nothing to learn. Check the column, or add rows of another class."
+        )
+    if not names:
+        raise DataError(f"{file.path}: no row has any label in column '{columns[0]}'. Check the column.")
+    return Labels(columns, problem, _sorted(names), separator)
+
+
+def _guess(cells: Sequence[Any]) -> Problem:
+    if any(isinstance(cell, (list, tuple)) for cell in cells):
+        return "multi_label"
+    numbers = [_number(cell) for cell in cells if not _is_missing(cell)]
+    if any(number is None for number in numbers):
+        return "classification"
+    return "regression" if any(number % 1 for number in numbers if number is not None) else "classification"
+
+
+def _sorted(names: set[str]) -> tuple[str, ...]:
+    """Alphabetical; numerical where all names are integers, so that 10 follows 9."""
+    try:
+        return tuple(sorted(names, key=lambda name: (int(name), name)))
+    except ValueError:
+        return tuple(sorted(names))
+
+
+def _names(file: Columns, column: str) -> list[str]:
+    return _convert(file, column, _name, "Use one word or number per row, or set problem: multi_label.")
+
+
+def _name_lists(file: Columns, column: str, separator: str) -> list[list[str]]:
+    def split(cell: Any) -> list[str] | None:
+        if isinstance(cell, (list, tuple)):
+            names = [_name(item) for item in cell]
+            return None if None in names else [name for name in names if name]
+        name = _name(cell)
+        return None if name is None else [part.strip() for part in name.split(separator) if part.strip()]
+
+    # An empty cell is a row without labels here, which is a legitimate answer.
+    remedy = f"Use a list, or names with '{separator}' between them."
+    return _convert(file, column, split, remedy, empty_is_missing=False)
+
+
+def _convert(
+    file: Columns, column: str, convert: Callable[[Any], Any], remedy: str, *, empty_is_missing: bool = True
+) -> list[Any]:
+    cells = file.values[column]
+    missing = [row for row, cell in enumerate(cells) if _is_missing(cell) and (empty_is_missing or cell != "")]
+    if missing:
+        raise DataError(
+            f"{file.where(*missing[:5])}: {len(missing):,} of {len(cells):,} rows have no label in column "
+            f"'{column}'. Fill in the labels or remove those rows."
+        )
+    converted = []
+    for row, cell in enumerate(cells):
+        value = convert(cell)
+        if value is None:
+            raise DataError(f"{file.where(row)}: {cell!r} in column '{column}' is not a usable label. {remedy}")
+        converted.append(value)
+    return converted
+
+
+def _is_missing(cell: Any) -> bool:
+    if isinstance(cell, str):
+        return not cell.strip()
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))
+
+
+def _name(cell: Any) -> str | None:
+    if isinstance(cell, (list, tuple, dict)):
+        return None
+    # A table that once had gaps stores whole numbers as 1.0.
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip()
+
+
+def _number(cell: Any) -> float | None:
+    try:
+        value = float(cell)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _flag(cell: Any) -> float | None:
+    if isinstance(cell, str):
+        cell = {"true": 1, "false": 0}.get(cell.strip().lower(), cell)
+    value = _number(cell)
+    return value if value in (0.0, 1.0) else None

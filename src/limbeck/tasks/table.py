@@ -1,0 +1,155 @@
+"""Your own data: any CSV, TSV, JSONL or Parquet file with named text and label columns."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from limbeck.errors import DataError, RecipeError
+from limbeck.tasks.files import Columns, read_columns
+from limbeck.tasks.labels import Labels, learn_labels
+from limbeck.tasks.task import Problem, Task, make_split
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger("limbeck")
+
+_HOLD_OUT = 0.1
+_ORDER = ("train", "validation", "test")
+_METRICS: dict[Problem, tuple[str, ...]] = {
+    "classification": ("accuracy", "macro_f1"),
+    "regression": ("pearson", "spearman", "mse"),
+    "multi_label": ("micro_f1", "macro_f1"),
+}
+
+
+def table(
+    *,
+    train: str,
+    validation: str | None = None,
+    test: str | None = None,
+    text: str | list[str],
+    label: str | list[str],
+    problem: Literal["auto", "classification", "regression", "multi_label"] = "auto",
+    separator: str = ",",
+    seed: int = 0,
+) -> Task:
+    """Your own CSV, TSV, JSONL or Parquet files with named text and label columns.
+
+    Args:
+        train: the training file; its extension says its format.
+        validation: the validation file; None holds out a seeded, stratified tenth of the training file.
+        test: the test file, with or without labels.
+        text: the text column, or two of them for pairs.
+        label: the label column; several 0/1 columns make a multi-label task.
+        problem: auto takes lists and several columns as multi_label, numbers with fractions as regression.
+        separator: what separates the names in a multi-label cell that is a string.
+        seed: of the held-out tenth.
+    """
+    texts = _names("text", text, at_most=2)
+    labels = _names("label", label)
+    if taken := sorted({"id", "label", *labels} & set(texts)):
+        raise RecipeError(
+            f"task.text cannot be '{taken[0]}': 'id', 'label' and the label columns have a use of their own. "
+            "Rename the text column in the file."
+        )
+    if len(labels) > 1 and problem not in ("auto", "multi_label"):
+        raise RecipeError(f"Several label columns make a multi-label task, but task.problem is '{problem}'.")
+    if not separator:
+        raise RecipeError("task.separator is empty. Give the character between the names of a multi-label cell.")
+    files = {"train": read_columns(train, [*texts, *labels])}
+    if validation is not None:
+        files["validation"] = read_columns(validation, [*texts, *labels])
+    if test is not None:
+        files["test"] = read_columns(test, texts, optional=labels)
+    learned = learn_labels(files["train"], labels, None if problem == "auto" else problem, separator)
+    columns = {name: _columns(file, texts, learned) for name, file in files.items()}
+    if validation is None:
+        columns["train"], columns["validation"] = _hold_out(columns["train"], learned, train, seed)
+    return Task(
+        name="table",
+        problem=learned.problem,
+        text_columns=texts,
+        label_names=learned.names,
+        metrics=_METRICS[learned.problem],
+        splits={name: make_split(name, columns[name]) for name in sorted(columns, key=_ORDER.index)},
+    )
+
+
+def read_texts(path: str | Path, text_columns: Sequence[str]) -> Dataset:
+    """The text columns of a file, in order, with ``id``; for prediction."""
+    file = read_columns(path, text_columns)
+    return make_split("predict", {"id": list(range(len(file.numbers))), **_texts(file, text_columns)})
+
+
+def _names(option: str, value: str | list[str], at_most: int | None = None) -> tuple[str, ...]:
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not names or not all(names):
+        raise RecipeError(f"task.{option} names no column. Give the name of a column of the file.")
+    if len(set(names)) < len(names):
+        raise RecipeError(f"task.{option} names a column twice: {', '.join(names)}.")
+    if at_most and len(names) > at_most:
+        raise RecipeError(f"task.{option} names {len(names)} columns, but a model reads one text or a pair.")
+    return names
+
+
+def _columns(file: Columns, texts: Sequence[str], learned: Labels) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {"id": list(range(len(file.numbers))), **_texts(file, texts)}
+    present = [name for name in learned.columns if name in file.values]
+    if present and len(present) < len(learned.columns):
+        missing = ", ".join(f"'{name}'" for name in learned.columns if name not in present)
+        raise DataError(f"{file.path} lacks the label columns {missing}. Add them, or leave out all of them.")
+    if present:
+        columns["label"] = learned.numbers(file)
+    return columns
+
+
+def _texts(file: Columns, names: Sequence[str]) -> dict[str, list[str]]:
+    texts: dict[str, list[str]] = {}
+    for name in names:
+        cells = file.values[name]
+        for row, cell in enumerate(cells):
+            if isinstance(cell, (list, tuple, dict)):
+                kind = type(cell).__name__
+                raise DataError(f"{file.where(row)}: column '{name}' holds a {kind}, but text is needed.")
+        texts[name] = ["" if cell is None else cell if isinstance(cell, str) else str(cell) for cell in cells]
+        empty = [row for row, text in enumerate(texts[name]) if not text.strip()]
+        if empty:
+            raise DataError(
+                f"{file.where(*empty[:5])}: {len(empty):,} of {len(cells):,} rows have an empty text in "
+                f"column '{name}'. Fill in the texts or remove those rows."
+            )
+    return texts
+
+
+def _hold_out(
+    columns: dict[str, list[Any]], learned: Labels, path: str, seed: int
+) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+    """Split the training rows; both parts keep the file's order and the ids of its rows."""
+    from sklearn.model_selection import train_test_split
+
+    rows = len(columns["id"])
+    if rows < 2:
+        raise DataError(f"{path} has {rows} row, too few to hold out some for validation. Give task.validation.")
+    held = max(1, round(_HOLD_OUT * rows))
+    labels = columns["label"] if learned.problem == "classification" else None
+    # Stratifying needs two members of each class and room for each class in both parts.
+    counts = Counter(labels or ())
+    if labels and (min(counts.values()) < 2 or min(held, rows - held) < len(counts)):
+        labels = None
+    kept, out = train_test_split(range(rows), test_size=held, random_state=seed, stratify=labels)
+    logger.info(
+        "%s: no validation file was given, so %s of %s rows are held out for validation (seed %d, %s).",
+        path,
+        f"{held:,}",
+        f"{rows:,}",
+        seed,
+        "stratified by class" if labels else "not stratified",
+    )
+    kept, out = sorted(kept), sorted(out)
+    pick = [{name: [column[row] for row in part] for name, column in columns.items()} for part in (kept, out)]
+    return pick[0], pick[1]

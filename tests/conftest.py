@@ -1,0 +1,73 @@
+"""Fixtures that the whole suite shares; the helpers behind them are in tiny.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: no test may wait for a network
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+from tiny import VOCAB, WORDS, sentences, tiny_model, write_csv
+from transformers import AutoTokenizer
+
+from limbeck.tokenizer import train_wordpiece
+
+
+@pytest.fixture(scope="session")
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer") / "words"
+    train_wordpiece([" ".join(WORDS)], folder, vocab_size=VOCAB)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(tokenizer_folder)
+
+
+@pytest.fixture(scope="session")
+def table_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("data")
+    return write_csv(folder / "train.csv", sentences(96)), write_csv(folder / "dev.csv", sentences(40, seed=1))
+
+
+@pytest.fixture(scope="session")
+def teacher_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> Path:
+    """A 4-layer BERT with a head for the labels of ``sentences``, as a plain checkpoint."""
+    folder = tmp_path_factory.mktemp("models") / "teacher"
+    model = tiny_model("bert", depth=4)
+    model.config.id2label = {0: "negative", 1: "positive"}
+    model.config.label2id = {"negative": 0, "positive": 1}
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture()
+def limbeck(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the installed command in an empty folder, as a user would."""
+
+    def run(*words: Any, check: bool = True, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "limbeck", *map(str, words)],
+            capture_output=True,
+            text=True,
+            cwd=cwd,
+            timeout=300,
+            env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
+        )
+        if check:
+            assert done.returncode == 0, done.stdout + done.stderr
+        else:
+            assert done.returncode != 0, done.stdout + done.stderr
+            assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return run

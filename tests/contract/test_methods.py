@@ -1,0 +1,178 @@
+"""What every method must hold to. A new entry of METHODS is tested by this file without a change here."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import ROOT, tiny_batch, tiny_model
+
+from limbeck import METHODS, Distiller, Features, LiveTeacher, Pair, Wanted
+from limbeck.pair import Shape
+from limbeck.recipe import load_recipe, shipped_recipes
+
+FAMILIES = ("bert", "roberta", "gpt2")
+PROBLEMS = {"classification": 3, "regression": 1, "multi_label": 4}
+DEPTH, WIDTH = 4, 16
+
+every_method = pytest.mark.parametrize("name", METHODS)
+every_problem = pytest.mark.parametrize("problem", PROBLEMS)
+
+
+def objective_for(name, problem="classification"):
+    """Student and teacher of one shape, so that the student can equal its teacher."""
+    torch.manual_seed(0)
+    shape = Shape("bert", DEPTH, WIDTH, 4)
+    return METHODS[name](Pair(shape, shape, problem, PROBLEMS[problem]))
+
+
+def labels_for(problem, batch, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    if problem == "classification":
+        return torch.randint(0, PROBLEMS[problem], (batch,), generator=generator)
+    if problem == "regression":
+        return torch.rand(batch, generator=generator) * 5
+    return torch.randint(0, 2, (batch, PROBLEMS[problem]), generator=generator).float()
+
+
+def features(wanted, lengths, problem="classification", *, seed=0, width=None, left=False, grad=False):
+    """Features of exactly what is wanted; masked positions hold garbage that nobody may read."""
+    width = width or max(lengths)
+    mask = torch.zeros(len(lengths), width, dtype=torch.bool)
+    for row, length in enumerate(lengths):
+        mask[row, slice(width - length, width) if left else slice(0, length)] = True
+
+    def tokens(kind, layer):
+        generator = torch.Generator().manual_seed(seed * 1000 + kind * 100 + layer)
+        tensor = torch.full((len(lengths), width, WIDTH), float("nan") if layer % 2 else 1e3)
+        for row, length in enumerate(lengths):
+            tensor[row, mask[row]] = torch.randn(length, WIDTH, generator=generator)
+        return tensor.requires_grad_(grad)
+
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(lengths), PROBLEMS[problem], generator=generator).requires_grad_(grad)
+    captured = {
+        kind: {layer: tokens(number, layer) for layer in wanted.layers(kind)}
+        for number, kind in enumerate(("hidden", "queries", "keys", "values"))
+    }
+    return Features(mask, logits if wanted.logits else None, **captured)
+
+
+def tensors(side):
+    found = [side.logits] if side.logits is not None else []
+    return found + [t for kind in (side.hidden, side.queries, side.keys, side.values) for t in kind.values()]
+
+
+@every_method
+@every_problem
+def test_a_student_that_equals_its_teacher_is_at_the_minimum(name, problem):
+    objective = objective_for(name, problem)
+    needs = objective.needs()
+    batch = {"labels": labels_for(problem, 4)}
+    wanted = needs.student | needs.teacher
+    teacher = features(wanted, (5, 3, 4, 5), problem)
+    at_teacher = objective(teacher, teacher, batch)
+    for seed in range(1, 4):
+        elsewhere = objective(features(wanted, (5, 3, 4, 5), problem, seed=seed), teacher, batch)
+        for term in at_teacher.keys() - {"task"}:
+            assert at_teacher[term] <= elsewhere[term] + 1e-6, term
+
+
+@every_method
+@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
+def test_extra_padding_changes_neither_value_nor_gradient(name, left):
+    objective = objective_for(name)
+    needs = objective.needs()
+    lengths = (5, 1, 4)
+    batch = {"labels": labels_for("classification", 3)}
+    results = []
+    for width, side in ((5, False), (11, left)):
+        student = features(needs.student, lengths, width=width, left=side, grad=True)
+        teacher = features(needs.teacher, lengths, seed=1, width=width, left=side)
+        loss = objective.total(objective(student, teacher, batch))
+        loss.backward()
+        gradients = [t.grad[student.mask] if t.dim() == 3 else t.grad for t in tensors(student)]
+        results.append((loss, gradients))
+        for tensor in tensors(student):
+            if tensor.dim() == 3:
+                assert (tensor.grad[~student.mask] == 0).all()
+    torch.testing.assert_close(results[0][0], results[1][0])
+    for a, b in zip(results[0][1], results[1][1], strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@every_method
+@every_problem
+@pytest.mark.parametrize("lengths", [(1,), (4,), (3, 1), (2,) * 8], ids=["one token", "B=1", "partial", "B=8"])
+def test_any_batch_gives_a_finite_loss_and_gradient(name, problem, lengths):
+    objective = objective_for(name, problem)
+    needs = objective.needs()
+    student = features(needs.student, lengths, problem, grad=True)
+    teacher = features(needs.teacher, lengths, problem, seed=1)
+    loss = objective.total(objective(student, teacher, {"labels": labels_for(problem, len(lengths))}))
+    loss.backward()
+    assert loss.isfinite() and loss.dim() == 0
+    for tensor in tensors(student):
+        assert tensor.grad is None or tensor.grad.isfinite().all()
+
+
+@every_method
+def test_half_precision_features_give_float32_values(name):
+    objective = objective_for(name)
+    needs = objective.needs()
+
+    def half(side):
+        kinds = ("hidden", "queries", "keys", "values")
+        layers = {kind: {i: t.bfloat16() for i, t in getattr(side, kind).items()} for kind in kinds}
+        return Features(side.mask, None if side.logits is None else side.logits.bfloat16(), **layers)
+
+    student, teacher = features(needs.student, (4, 3)), features(needs.teacher, (4, 3), seed=1)
+    values = objective(half(student), half(teacher), {"labels": labels_for("classification", 2)})
+    assert all(value.dtype == torch.float32 for value in values.values())
+
+
+@every_method
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("lengths", [(6,), (6, 3, 5, 1, 4, 6, 2, 5)], ids=["B=1", "B=8"])
+def test_on_a_real_forward_gradient_reaches_the_student_only(name, family, lengths):
+    student, teacher = tiny_model(family, depth=2), tiny_model(family, depth=4, seed=1)
+    before = {key: value.clone() for key, value in teacher.state_dict().items()}
+    objective = METHODS[name](Pair.of(student, teacher, "classification"))
+    distiller = Distiller(student, objective, LiveTeacher(teacher))
+    out = distiller(**tiny_batch(lengths))
+    assert out["loss"].isfinite()
+    out["loss"].backward()
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+    assert any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in student.parameters())
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in distiller.parameters())
+    assert all(torch.equal(value, before[key]) for key, value in teacher.state_dict().items())
+
+
+@every_method
+def test_needs_name_layers_that_exist(name):
+    needs = objective_for(name).needs()
+    for wanted in (needs.student, needs.teacher):
+        assert isinstance(wanted, Wanted)
+        assert all(0 <= layer <= DEPTH for layer in wanted.layers())
+
+
+@every_method
+def test_options_are_keyword_only_typed_and_documented(name):
+    method = METHODS[name]
+    parameters = list(inspect.signature(method).parameters.values())
+    assert parameters[0].name == "pair"
+    doc = inspect.getdoc(method)
+    for parameter in parameters[1:]:
+        assert parameter.kind is parameter.KEYWORD_ONLY
+        assert parameter.annotation is not parameter.empty and parameter.default is not parameter.empty
+        assert f"{parameter.name}:" in doc, f"{name}: option {parameter.name} is not documented"
+
+
+@every_method
+def test_a_recipe_a_docs_row_and_a_citation_exist(name):
+    assert any(load_recipe(path).method.name == name for path in shipped_recipes().values())
+    assert f"| `{name}` |" in Path(ROOT / "docs" / "methods.md").read_text()
+    doc = inspect.getdoc(METHODS[name])
+    assert "Citation: " in doc and "Equation: " in doc

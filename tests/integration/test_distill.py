@@ -1,0 +1,278 @@
+"""The main job through the command line, on tiny models: train, save, reload, resume."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import ROOT, SIZES, read_json, sentences, tiny_model, write_csv
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from limbeck import execute, load_recipe
+from limbeck.run import RunDirectory
+
+LABELS = {"id2label": {0: "negative", 1: "positive"}, "label2id": {"negative": 0, "positive": 1}}
+
+
+def words(table_files, teacher, *more):
+    train, dev = table_files
+    task = [f"task.train={train}", f"task.validation={dev}", "task.text=text", "task.label=label", "task.max_length=16"]
+    return ["distill", "--task", "table", *task, "--teacher", teacher, "--keep", "first:2", "--batch-size", "16", *more]
+
+
+def test_distil_then_reload_with_plain_transformers(limbeck, table_files, teacher_folder, tmp_path):
+    done = limbeck(*words(table_files, teacher_folder, "--method", "kd", "--epochs", "1", "-o", "run"))
+    assert "accuracy" in done.stdout and "agreement with teacher" in done.stdout
+    run = tmp_path / "run"
+    names = {path.name for path in run.iterdir()}
+    expected = {"recipe.yaml", "environment.json", "history.jsonl", "metrics.json", "predictions.parquet", "student"}
+    assert names == expected
+
+    limbeck("predict", "run", table_files[1], "-o", "predicted.csv")
+    with (tmp_path / "predicted.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    model = AutoModelForSequenceClassification.from_pretrained(run / "student").eval()
+    tokenizer = AutoTokenizer.from_pretrained(run / "student")
+    assert len(model.bert.encoder.layer) == 2
+    texts = [text for text, _ in sentences(40, seed=1)]
+    with torch.no_grad():
+        logits = torch.cat([model(**tokenizer(text, return_tensors="pt")).logits for text in texts])
+    assert [row["prediction"] for row in rows] == [model.config.id2label[i] for i in logits.argmax(-1).tolist()]
+    probabilities = [[float(row["p(negative)"]), float(row["p(positive)"])] for row in rows]
+    np.testing.assert_allclose(probabilities, logits.softmax(-1).numpy(), atol=1e-5)
+
+    saved = pq.read_table(run / "predictions.parquet").to_pydict()
+    assert saved["id"] == list(range(40))
+    np.testing.assert_allclose(np.array(saved["logits"]), logits.numpy(), atol=1e-4)
+    metrics = read_json(run / "metrics.json")
+    correct = np.array(saved["prediction"]) == np.array(saved["label"])
+    assert metrics["score"] == pytest.approx(correct.mean())
+    evaluated = limbeck("evaluate", "run")
+    assert f"{100 * metrics['score']:.2f}" in evaluated.stdout
+    plain = limbeck(
+        *("evaluate", run / "student", "--task", "table", f"task.train={table_files[0]}"),
+        *(f"task.validation={table_files[1]}", "task.text=text", "task.label=label"),
+    )
+    assert f"{100 * metrics['score']:.2f}" in plain.stdout
+
+
+def test_finetune_makes_a_teacher_that_learns(limbeck, tmp_path, tokenizer_folder):
+    train = write_csv(tmp_path / "train.csv", sentences(600))
+    task = [f"task.train={train}", "task.text=text", "task.label=label"]
+    student = f"student={{config: {{model_type: bert, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, \
+intermediate_size: 64, max_position_embeddings: 128}}, tokenizer: {tokenizer_folder}}}"
+    limbeck("finetune", "table", *task, student, "--epochs", "12", "--learning-rate", "5e-3", "-o", "teacher")
+    metrics = read_json(tmp_path / "teacher" / "metrics.json")
+    assert metrics["score"] > 0.9
+    assert "teacher" not in metrics
+    history = [
+        line for line in (tmp_path / "teacher" / "history.jsonl").read_text().splitlines() if "term/task" in line
+    ]
+    assert len(history) >= 10
+
+
+MODULE = (ROOT / "docs" / "your-own-method.md").read_text().partition("```python\n")[2].partition("```")[0]
+
+
+def test_a_method_of_ones_own(limbeck, table_files, teacher_folder, tmp_path):
+    assert len(MODULE.strip().splitlines()) == 10
+    (tmp_path / "my_module.py").write_text(MODULE)
+    own = ["method.name=my_module:my_method", "method.beta=0.5"]
+    done = limbeck(*words(table_files, teacher_folder, *own, "train.max_steps=2", "-o", "run"))
+    assert "L = 1·task + 0.5·hint" in done.stderr
+    assert "beta: 0.5" in (tmp_path / "run" / "recipe.yaml").read_text()
+    wrong = limbeck(*words(table_files, teacher_folder, *own, "method.gamma=1", "-o", "run2"), check=False)
+    assert "method.gamma: Unknown key 'gamma'" in wrong.stderr
+    missing = limbeck(*words(table_files, teacher_folder, "method.name=my_module:my_metod"), check=False)
+    assert "Did you mean 'my_method'" in missing.stderr
+
+
+SLOW = """
+import time
+from limbeck import METHODS, Needs, Objective, SoftLogits, TaskLoss, Wanted, projector
+class Slow(SoftLogits):
+    def __init__(self, pair):
+        super().__init__(pair.problem, 2.0)
+        self.project = projector(pair.num_labels, 3)
+    def forward(self, student, teacher, batch):
+        time.sleep(0.03)
+        return super().forward(student, teacher, batch) + self.project(student.logits).square().mean()
+def slow(pair):
+    return Objective(task=(1.0, TaskLoss(pair.problem)), slow=(1.0, Slow(pair)))
+"""
+
+
+@pytest.mark.chaos
+def test_killed_and_resumed_equals_uninterrupted(limbeck, table_files, teacher_folder, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    settings = ["method.name=slow:slow", "train.max_steps=26", "train.save_steps=4", "train.eval_steps=6"]
+    command = words(table_files, teacher_folder, *settings)
+    limbeck(*command, "-o", "whole")
+    killed = 0
+    for stop_after in (4, 12, 20):  # inside the first epoch (6 steps), later, and near the end
+        process = subprocess.Popen(
+            [sys.executable, "-m", "limbeck", *map(str, command), "-o", "broken", "--resume"],
+            cwd=tmp_path,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stderr=subprocess.PIPE,
+        )
+        state = tmp_path / "broken" / "checkpoints" / f"checkpoint-{stop_after}" / "trainer_state.json"
+        deadline = time.monotonic() + 120
+        while process.poll() is None and not state.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(0.05)  # one or two steps further, so that work is lost
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+        killed += process.returncode == -signal.SIGKILL
+    assert killed == 3
+    refused = limbeck(*command, "-o", "broken", check=False)
+    assert "already holds an unfinished run" in refused.stderr
+    done = limbeck(*command, "-o", "broken", "--resume")
+    assert "Resuming from" in done.stderr
+    whole, broken = (load_file(tmp_path / name / "student" / "model.safetensors") for name in ("whole", "broken"))
+    assert whole.keys() == broken.keys()
+    for name, tensor in whole.items():
+        assert torch.equal(tensor, broken[name]), name
+    whole, broken = (read_json(tmp_path / name / "metrics.json") for name in ("whole", "broken"))
+    whole.pop("train_seconds"), broken.pop("train_seconds")
+    assert whole == broken
+
+
+def test_an_incomplete_checkpoint_is_not_used(tmp_path):
+    from limbeck.trainer import last_checkpoint
+
+    for step, state in ((4, "{}"), (8, '{"cut')):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
+    (tmp_path / "checkpoint-12").mkdir()
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4"]
+    assert last_checkpoint(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("family", SIZES)
+def test_every_family_distils_into_its_own_layers(family, table_files, tokenizer, tmp_path):
+    teacher = tiny_model(family, depth=3, **LABELS)
+    teacher.save_pretrained(tmp_path / "teacher")
+    tokenizer.save_pretrained(tmp_path / "teacher")
+    run = execute(
+        recipe(table_files, tmp_path / "teacher", student={"from": "teacher", "keep": "first:2"}), tmp_path / "run"
+    )
+    student = AutoModelForSequenceClassification.from_pretrained(run.student)
+    assert student.config.num_hidden_layers == 2
+    assert 0 <= run.metrics()["score"] <= 1
+
+
+def test_a_student_of_another_family_and_width(table_files, teacher_folder, tmp_path):
+    config = {"model_type": "distilbert", "n_layers": 1, "dim": 16, "n_heads": 2, "hidden_dim": 32}
+    run = execute(recipe(table_files, teacher_folder, student={"config": config}), tmp_path / "run")
+    assert read_json(run.student / "config.json")["model_type"] == "distilbert"
+    assert read_json(run.student / "config.json")["id2label"] == {"0": "negative", "1": "positive"}
+
+
+def recipe(table_files, teacher, **blocks):
+    train, dev = table_files
+    values = {
+        "task": {"name": "table", "train": str(train), "validation": str(dev), "text": "text", "label": "label"}
+        | {"max_length": 16},
+        "teacher": {"model": str(teacher)},
+        "student": {"from": "teacher", "keep": "first:2"},
+        "method": {"name": "kd"},
+        "train": {"max_steps": 2, "batch_size": 16},
+    }
+    return load_recipe(values=values | blocks)
+
+
+def test_gradient_accumulation_equals_the_larger_batch(table_files, teacher_folder, tmp_path):
+    """Needs dropout off and batches of equal content: one epoch's worth of one batch."""
+    teacher = tiny_model("bert", depth=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **LABELS)
+    teacher.save_pretrained(tmp_path / "teacher")
+    AutoTokenizer.from_pretrained(teacher_folder).save_pretrained(tmp_path / "teacher")
+    weights = []
+    for name, train in (
+        ("big", {"batch_size": 96, "max_steps": 1}),
+        ("small", {"batch_size": 24, "gradient_accumulation_steps": 4, "max_steps": 1}),
+    ):
+        # plain SGD, so that the step is proportional to the gradient
+        train |= {"optim": "sgd", "learning_rate": 0.1, "warmup_steps": 0, "max_grad_norm": 0.0}
+        run = execute(recipe(table_files, tmp_path / "teacher", train=train), tmp_path / name)
+        weights.append(load_file(run.student / "model.safetensors"))
+    moved = 0.0
+    start = load_file(tmp_path / "teacher" / "model.safetensors")
+    for name, tensor in weights[0].items():
+        torch.testing.assert_close(tensor, weights[1][name], rtol=1e-4, atol=1e-6)
+        if name in start and start[name].shape == tensor.shape:
+            moved += (tensor - start[name]).abs().sum().item()
+    assert moved > 0
+
+
+PREPARED = """
+from limbeck import Objective, TaskLoss
+class Counting(TaskLoss):
+    def prepare(self, teacher, batches):
+        self.rows = [sum(len(batch["labels"]) for batch in batches) for _ in range(2)]
+        assert self.rows == [96, 96] and teacher is not None
+        with open("prepared", "a") as file:
+            file.write("once ")
+def counting(pair):
+    return Objective(task=(1.0, Counting(pair.problem)))
+"""
+
+
+def test_prepare_sees_every_batch_once_before_training(table_files, teacher_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prepared_method.py").write_text(PREPARED)
+    execute(recipe(table_files, teacher_folder, method={"name": "prepared_method:counting"}), tmp_path / "run")
+    assert (tmp_path / "prepared").read_text() == "once "
+
+
+def test_resuming_a_finished_run_changes_nothing(table_files, teacher_folder, tmp_path):
+    first = execute(recipe(table_files, teacher_folder), tmp_path / "run")
+    before = first.metrics()
+    again = execute(recipe(table_files, teacher_folder), tmp_path / "run", resume=True)
+    assert again == RunDirectory(tmp_path / "run") and again.metrics() == before
+
+
+def test_regression_and_multi_label_tables(tmp_path, tokenizer, tokenizer_folder):
+    for problem, labels, num_labels in (
+        ("regression", ["1.5", "0.25", "3.75"], 1),
+        ("multi_label", ["a;b", "b", "a"], 2),
+    ):
+        rows = [(text, labels[i % 3]) for i, (text, _) in enumerate(sentences(48))]
+        train = write_csv(tmp_path / f"{problem}.csv", rows)
+        teacher = tiny_model("bert", depth=3, num_labels=num_labels)
+        teacher.save_pretrained(tmp_path / f"teacher-{problem}")
+        tokenizer.save_pretrained(tmp_path / f"teacher-{problem}")
+        task = {"name": "table", "train": str(train), "text": "text", "label": "label", "separator": ";"}
+        task["problem"] = problem
+        run = execute(recipe((train, train), tmp_path / f"teacher-{problem}", task=task), tmp_path / f"run-{problem}")
+        metrics = run.metrics()
+        assert np.isfinite(metrics["score"]) and np.isfinite(metrics["teacher"]["agreement"])
+
+
+def test_best_checkpoint_can_be_chosen(table_files, teacher_folder, tmp_path):
+    train = {
+        "epochs": 3,
+        "batch_size": 16,
+        "load_best_model_at_end": True,
+        "save_total_limit": 2,
+        "learning_rate": 5e-3,
+    }
+    run = execute(recipe(table_files, teacher_folder, train=train), tmp_path / "run")
+    scores = [
+        entry["eval_accuracy"]
+        for entry in map(json.loads, (run.path / "history.jsonl").read_text().splitlines())
+        if "eval_accuracy" in entry
+    ]
+    assert run.metrics()["score"] == max(scores)

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import yaml
+
+from limbeck.errors import RecipeError
+from limbeck.recipe import load_recipe, shipped_recipes
+
+GOOD = {
+    "task": {"name": "glue/rte"},
+    "teacher": {"model": "runs/teacher"},
+    "student": {"from": "teacher", "keep": "first:6"},
+    "method": {"name": "kd"},
+}
+
+
+def write(tmp_path, text):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_every_shipped_recipe_is_valid_and_opens_with_how_to_run_it(name):
+    path = shipped_recipes()[name]
+    load_recipe(path)
+    text = path.read_text()
+    assert text.startswith("# ") and f"limbeck distill {name}" in text
+    assert len(text.splitlines()) <= 30
+
+
+def test_defaults_are_written_out():
+    recipe = load_recipe(values=GOOD)
+    written = yaml.safe_load(recipe.to_yaml())
+    assert written["method"] == {"name": "kd", "alpha": 0.5, "temperature": 5.0}
+    assert written["train"]["warmup_steps"] == 0.06 and written["train"]["epochs"] == 3.0
+    assert written["seed"] == 0 and written["student"] == {"from": "teacher", "keep": "first:6"}
+    assert load_recipe(values=written) == recipe
+
+
+def test_overrides():
+    recipe = load_recipe(
+        values=GOOD,
+        overrides=["method.alpha=0.2", "train.learning_rate=5e-6", "train.weight_decay=1e-2", "student.keep=[1, 3]"],
+    )
+    assert recipe.method.options["alpha"] == 0.2
+    assert recipe.train.learning_rate == 5e-6  # YAML reads 5e-6 as text; a number is meant
+    assert recipe.train.options["weight_decay"] == 0.01
+    assert recipe.student.keep == [1, 3]
+
+
+def test_asking_for_steps_chooses_the_strategy():
+    options = load_recipe(values=GOOD, overrides=["train.save_steps=5"]).train.options
+    assert options["save_strategy"] == "steps" and options["eval_strategy"] == "epoch"
+
+
+def test_all_mistakes_at_once_with_their_lines(tmp_path):
+    path = write(
+        tmp_path,
+        """task: {name: glue/rtee, max_length: many}
+teacher: {modl: runs/teacher}
+student: {from: teacher, keep: "first:6", config: {}}
+method:
+  name: kd
+  alpa: 0.5
+  temperature: hot
+train: {epoch: 3, seed: 1, weight_decay: heavy}
+sede: 3
+""",
+    )
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(path)
+    message = str(caught.value)
+    for expected in (
+        "11 mistakes",
+        "line 1: task.name: Unknown task 'glue/rtee'. Did you mean 'glue/rte'?",
+        "line 1: task.max_length",
+        "line 2: teacher.modl: Unknown key 'modl'. Did you mean 'model'?",
+        "line 2: teacher.model: is required",
+        "line 3: student: give exactly one of",
+        "line 6: method.alpa: Unknown key 'alpa'. Did you mean 'alpha'?",
+        "line 7: method.temperature",
+        "seen: 'hot'",
+        "line 8: train.epoch: Unknown key 'epoch'. Did you mean 'epochs'?",
+        "line 8: train.seed: is not yours to set here",
+        "line 8: train.weight_decay",
+        "line 9: sede: Unknown key 'sede'. Did you mean 'seed'?",
+    ):
+        assert expected in message, message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["method.name=minlm"], "Unknown method 'minlm'"),
+        (["method.name=kdd"], "Did you mean 'kd'"),
+        (["student={model: a, config: {}}"], "exactly one of"),
+        (["student={from: teacher}"], "belong together"),
+        (["seed=-1"], "seed"),
+        (["train.epochs=0"], "train.epochs"),
+        (["train.hub_token=x"], "must hold no secret"),
+        (["task.colour=red"], "Unknown key 'colour'"),
+        (["nonsense"], "write key=value"),
+        (["seed.deep=1"], "not a block"),
+    ],
+)
+def test_single_mistakes(changes, message):
+    values = copy.deepcopy(GOOD) | {"seed": 0}
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(values=values, overrides=changes)
+
+
+def test_a_recipe_that_is_not_yaml(tmp_path):
+    with pytest.raises(RecipeError, match="not valid YAML"):
+        load_recipe(write(tmp_path, "task: {name: glue/rte\nmethod: ]"))
+    with pytest.raises(RecipeError, match="a recipe is a mapping"):
+        load_recipe(write(tmp_path, "- just\n- a list\n"))
+
+
+def test_yaml_tags_run_nothing(tmp_path):
+    with pytest.raises(RecipeError, match="not valid YAML"):
+        load_recipe(write(tmp_path, "task: !!python/object/apply:os.getcwd []\n"))
+
+
+def test_unknown_recipe_suggests():
+    with pytest.raises(RecipeError, match="Did you mean 'kd-rte'"):
+        load_recipe("kd-rtee")
+
+
+def test_student_from_a_teacher_that_is_not_there():
+    with pytest.raises(RecipeError, match=r"set teacher\.model"):
+        load_recipe(values={**GOOD, "teacher": None})
+    with pytest.raises(RecipeError, match="tokenizer"):
+        load_recipe(values={**GOOD, "teacher": None, "student": {"config": {"model_type": "bert"}}})
