@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import urllib.error
-import urllib.request
 from importlib import metadata
 
 import torch
 
-from limbeck import __version__
+from limbeck import __version__, hub
 from limbeck.run import VERSIONS_OF
 
 
@@ -40,12 +38,5 @@ def _devices() -> str:
 
 
 def _hub() -> str:
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        return "offline by HF_HUB_OFFLINE: only local folders and the cache are used"
-    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    try:
-        with urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=3):
-            return f"reachable ({address})"
-    except (urllib.error.URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        return f"not reachable ({reason}): use local folders for models and data"
+    trouble = hub.trouble()
+    return f"{trouble}; use local folders for models and data" if trouble else f"reachable ({hub.address()})"

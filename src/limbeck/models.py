@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+from limbeck import hub
 from limbeck.errors import ModelError
 from limbeck.tasks.task import Task
 
@@ -105,6 +106,11 @@ def check_same_tokenizer(student: Any, teacher: Any) -> None:
     )
 
 
+def depth_of(source: str | Path) -> int:
+    """How many blocks a model has, from its config alone."""
+    return int(_load(AutoConfig, resolve(source)).num_hidden_layers)
+
+
 def parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
@@ -113,6 +119,8 @@ def _load(loader: Any, source: str, **options: Any) -> Any:
     # float32 whatever the file holds: half-precision weights cannot be trained as they are
     if loader is AutoModelForSequenceClassification:
         options.update(dtype=torch.float32, use_safetensors=True)
+    if not Path(source).is_dir():
+        hub.use_cache_only_if_offline()
     try:
         return loader.from_pretrained(source, **options)
     except (OSError, ValueError, ImportError) as error:
@@ -124,8 +132,8 @@ def _load(loader: Any, source: str, **options: Any) -> Any:
             ) from error
         raise ModelError(
             f"Cannot load '{source}': there is no such folder here, and it could not be fetched from the hub "
-            f"({_first_line(error)}). Check the name, or put config.json, model.safetensors and the tokenizer's files "
-            "in a folder and give its path."
+            f"({hub.trouble() or _first_line(error)}). Check the name, "
+            "or put config.json, model.safetensors and the tokenizer's files in a folder and give its path."
         ) from error
 
 

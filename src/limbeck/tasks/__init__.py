@@ -13,6 +13,7 @@ from limbeck.errors import RecipeError, unknown
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.files import file_format, write_table
 from limbeck.tasks.glue import GLUE, glue
+from limbeck.tasks.reviews import reviews
 from limbeck.tasks.table import read_texts, table
 from limbeck.tasks.task import Problem, Task
 
@@ -43,6 +44,7 @@ def _glue_entry(name: str) -> Callable[..., Task]:
 TASKS: dict[str, Callable[..., Task]] = {
     **{f"glue/{name}": _glue_entry(name) for name in GLUE},
     "table": table,
+    "reviews": reviews,
 }
 
 

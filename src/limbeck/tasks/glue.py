@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from limbeck import hub
 from limbeck.errors import DataError, RecipeError, unknown
 from limbeck.tasks.files import check_exists, cut_off, tsv_rows, unquoted, width_error
 from limbeck.tasks.task import Task, make_split
@@ -264,6 +265,7 @@ def _similarity(cell: str) -> float | None:
 def _from_hub(name: str, spec: _Glue) -> dict[str, Dataset]:
     import datasets
 
+    hub.use_cache_only_if_offline()
     try:
         loaded = datasets.load_dataset(_HUB, name)
     # Anything can go wrong between here and a server; whatever it is, local files are the remedy.

@@ -1,0 +1,133 @@
+"""The whole job on an embedded default: fine-tune a teacher, distil it with every method, compare."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from limbeck.capture import model_inputs
+from limbeck.errors import DataError
+from limbeck.methods import METHODS
+from limbeck.models import depth_of, load_fine_tuned, load_tokenizer
+from limbeck.recipe import load_recipe
+from limbeck.run import RunDirectory, execute
+from limbeck.tasks import load_task
+from limbeck.tasks.encode import Collator, encode
+from limbeck.tasks.glue import GLUE
+from limbeck.tasks.task import Task
+from limbeck.tokenizer import train_wordpiece
+
+logger = logging.getLogger("limbeck")
+
+# Without --model the teacher starts from nothing, so it is small and learns fast.
+_SCRATCH_TEACHER = {
+    "model_type": "bert",
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+    "max_position_embeddings": 128,
+}
+_SCRATCH_STUDENT = {"num_hidden_layers": 1}
+_SCRATCH_TRAIN = {"epochs": 8, "batch_size": 32, "learning_rate": 5e-4}
+_PRETRAINED_TRAIN = {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the demo's table."""
+
+    model: str
+    method: str
+    metric: str
+    score: float
+    agreement: str
+    parameters: int
+    milliseconds: float
+
+
+def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = None, seed: int = 0) -> list[Row]:
+    """Run the comparison into folders under ``output``; finished parts of an earlier call are used again."""
+    block = _task_block(task_dir)
+    task = load_task(**block)
+    home = output / f"{task.name.replace('/', '-')}-{Path(model).name if model else 'scratch'}-s{seed}"
+    teacher_recipe, student = _models(task, model, home)
+    common = {"task": block, "train": _PRETRAINED_TRAIN if model else _SCRATCH_TRAIN, "seed": seed}
+    logger.info("Teacher: fine-tuning on %s (%s training examples).", task.name, f"{len(task.split('train')):,}")
+    teacher = execute(
+        load_recipe(values=common | {"student": teacher_recipe, "method": {"name": "ft"}}),
+        home / "teacher",
+        resume=True,
+    )
+    runs = {}
+    for name in METHODS:
+        logger.info("Student: %s.", name)
+        values = common | {
+            "teacher": {"model": str(teacher.path)},
+            "student": student,
+            "method": {"name": name},
+        }
+        runs[name] = execute(load_recipe(values=values), home / name, resume=True)
+    return _rows(task, teacher, runs)
+
+
+def _task_block(task_dir: Path | None) -> dict[str, Any]:
+    if task_dir is None:
+        return {"name": "reviews"}
+    folders = {spec.folder.lower(): name for name, spec in GLUE.items()}
+    name = folders.get(task_dir.resolve().name.lower())
+    if name is None:
+        known = ", ".join(sorted(spec.folder for spec in GLUE.values()))
+        raise DataError(f"--task-dir must be a GLUE task's folder, named as GLUE names it ({known}); seen: {task_dir}.")
+    return {"name": f"glue/{name}", "data_dir": str(task_dir)}
+
+
+def _models(task: Task, model: str | None, home: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How the teacher and its students are made, as student blocks of their recipes."""
+    if model is not None:
+        return {"model": model}, {"from": "teacher", "keep": f"first:{max(1, depth_of(model) // 2)}"}
+    folder = home / "tokenizer"
+    if not (folder / "tokenizer.json").is_file():
+        train = task.split("train")
+        train_wordpiece((text for column in task.text_columns for text in train[column]), folder)
+    return {"config": _SCRATCH_TEACHER, "tokenizer": str(folder)}, {"config": _SCRATCH_STUDENT}
+
+
+def _rows(task: Task, teacher: RunDirectory, runs: dict[str, RunDirectory]) -> list[Row]:
+    times = milliseconds_per_example(task, [teacher, *runs.values()])
+    results = teacher.metrics()
+    score = (results["metric"], results["score"])
+    rows = [Row("teacher", "ft", *score, "", results["parameters"], times[0])]
+    for (name, run), milliseconds in zip(runs.items(), times[1:], strict=True):
+        results = run.metrics()
+        agreement = f"{100 * results['teacher']['agreement']:.1f}%"
+        score = (results["metric"], results["score"])
+        rows.append(Row("student", name, *score, agreement, results["parameters"], milliseconds))
+    return rows
+
+
+def milliseconds_per_example(
+    task: Task, runs: list[RunDirectory], batch_size: int = 32, repeats: int = 7
+) -> list[float]:
+    """Time of one forward pass over a batch of real examples, per example.
+
+    The models take turns and the fastest turn of each counts, so that a busy moment hits none of them alone.
+    """
+    tokenizer = load_tokenizer(runs[0].path)
+    max_length = runs[0].recipe().task.max_length
+    encoded = encode(task, task.split("validation").select(range(batch_size)), tokenizer, max_length)
+    batch = Collator(tokenizer)([encoded[i] for i in range(len(encoded))])
+    models = [load_fine_tuned(run.path).eval() for run in runs]
+    best = [float("inf")] * len(models)
+    with torch.inference_mode():
+        for _ in range(repeats):
+            for index, model in enumerate(models):
+                start = time.perf_counter()
+                model(**model_inputs(model, batch))
+                best[index] = min(best[index], time.perf_counter() - start)
+    return [1000 * seconds / len(encoded) for seconds in best]

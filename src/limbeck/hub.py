@@ -1,0 +1,40 @@
+"""Whether the hub can be reached: asked once, so that being offline costs seconds and not a series of retries."""
+
+from __future__ import annotations
+
+import os
+import urllib.error
+import urllib.request
+from functools import cache
+
+_SECONDS = 3
+
+
+@cache
+def trouble() -> str:
+    """Why the hub cannot be reached, or nothing if it can."""
+    if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
+        return "offline by HF_HUB_OFFLINE"
+    request = urllib.request.Request(address(), method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS):
+            return ""
+    except urllib.error.HTTPError:
+        return ""  # it answered
+    except (OSError, ValueError) as error:
+        return f"{address()} is not reachable: {getattr(error, 'reason', error)}"
+
+
+def address() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def use_cache_only_if_offline() -> None:
+    """Call before asking for a hub's model or data: without a network, only what is cached already is looked for."""
+    if trouble():
+        import datasets
+        import huggingface_hub
+
+        # Both read the variable HF_HUB_OFFLINE when they are imported, which may be long past.
+        huggingface_hub.constants.HF_HUB_OFFLINE = True
+        datasets.config.HF_HUB_OFFLINE = True

@@ -1,0 +1,61 @@
+"""The code in README and docs runs as it is printed there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from tiny import ROOT
+
+from limbeck.recipe import load_recipe
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(path, language):
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), flags=re.DOTALL)
+
+
+def test_the_readme_opens_with_both_commands_and_twelve_lines():
+    text = (ROOT / "README.md").read_text()
+    assert text.index("make demo") < text.index("make test") < text.index("```python")
+    assert len(blocks(ROOT / "README.md", "python")[0].strip().splitlines()) == 12
+    assert len(text[: text.index("## Install")].splitlines()) <= 40
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_python_blocks_run(path, tmp_path, teacher_folder):
+    demo = tmp_path / "demo-runs" / "reviews-scratch-s0" / "teacher"
+    demo.mkdir(parents=True)
+    (demo / "student").symlink_to(teacher_folder)
+    for number, block in enumerate(blocks(path, "python")):
+        # The tiny teacher of the tests knows two labels; the demo's knows three.
+        script = tmp_path / f"block{number}.py"
+        script.write_text(block.replace("torch.tensor([2])", "torch.tensor([1])"))
+        done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_yaml_blocks_are_valid_recipes(path):
+    for block in blocks(path, "yaml"):
+        load_recipe(values=yaml.safe_load(block))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        assert target.startswith("http") or (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_and_options_in_the_text_exist(path, limbeck):
+    used = set(re.findall(r"limbeck ([a-z]+)", "\n".join(blocks(path, ""))))
+    for command in used:
+        shown = limbeck(command, "--help").stdout
+        for line in re.findall(rf"limbeck {command}([^\n#]*)", "\n".join(blocks(path, ""))):
+            for option in re.findall(r"(--[a-z-]+)", line):
+                assert option in shown, f"limbeck {command} has no {option}"
