@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from limbeck.errors import LimbeckError, RecipeError
+from limbeck.errors import Interrupted, LimbeckError, RecipeError
 from limbeck.progress import QUIET
 
 app = typer.Typer(
@@ -284,9 +284,7 @@ def main() -> None:
     try:
         app()
     except LimbeckError as error:
-        _fail(error, str(error), 1)
-    except KeyboardInterrupt as error:
-        _fail(error, "Interrupted. Add --resume to the same command to continue.", 130)
+        _fail(error, str(error), 130 if isinstance(error, Interrupted) else 1)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
             raise
@@ -347,7 +345,11 @@ def _run(recipe: Any, output: Path | None, resume: bool) -> None:
     from limbeck.run import execute
 
     task, method = (name.replace("/", "-").replace(":", "-") for name in (recipe.task.name, recipe.method.name))
-    run = execute(recipe, output or Path("runs") / f"{task}-{method}-s{recipe.seed}", resume=resume)
+    folder = output or Path("runs") / f"{task}-{method}-s{recipe.seed}"
+    try:
+        run = execute(recipe, folder, resume=resume)
+    except KeyboardInterrupt:
+        raise Interrupted(f"Interrupted. The same command with --resume continues {folder}.") from None
     results = run.metrics()
     table = Table(
         title=f"{results['method']} on {results['task']}, {results['split']} ({results['examples']:,} examples)"

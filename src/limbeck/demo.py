@@ -35,6 +35,7 @@ _SCRATCH_TEACHER = {
 }
 _SCRATCH_STUDENT = {"num_hidden_layers": 1}
 _SCRATCH_TRAIN = {"epochs": 8, "batch_size": 32, "learning_rate": 5e-4}
+_MAX_LENGTH = 128
 _PRETRAINED_TRAIN = {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5}
 
 
@@ -54,7 +55,7 @@ class Row:
 def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = None, seed: int = 0) -> list[Row]:
     """Run the comparison into folders under ``output``; finished parts of an earlier call are used again."""
     block = _task_block(task_dir)
-    task = load_task(**block)
+    task = load_task(**{key: value for key, value in block.items() if key != "max_length"})
     home = output / f"{task.name.replace('/', '-')}-{Path(model).name if model else 'scratch'}-s{seed}"
     teacher_recipe, student = _models(task, model, home)
     common = {"task": block, "train": _PRETRAINED_TRAIN if model else _SCRATCH_TRAIN, "seed": seed}
@@ -78,13 +79,13 @@ def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = 
 
 def _task_block(task_dir: Path | None) -> dict[str, Any]:
     if task_dir is None:
-        return {"name": "reviews"}
+        return {"name": "reviews", "max_length": _MAX_LENGTH}
     folders = {spec.folder.lower(): name for name, spec in GLUE.items()}
     name = folders.get(task_dir.resolve().name.lower())
     if name is None:
         known = ", ".join(sorted(spec.folder for spec in GLUE.values()))
         raise DataError(f"--task-dir must be a GLUE task's folder, named as GLUE names it ({known}); seen: {task_dir}.")
-    return {"name": f"glue/{name}", "data_dir": str(task_dir)}
+    return {"name": f"glue/{name}", "data_dir": str(task_dir), "max_length": _MAX_LENGTH}
 
 
 def _models(task: Task, model: str | None, home: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -119,8 +120,7 @@ def milliseconds_per_example(
     The models take turns and the fastest turn of each counts, so that a busy moment hits none of them alone.
     """
     tokenizer = load_tokenizer(runs[0].path)
-    max_length = runs[0].recipe().task.max_length
-    encoded = encode(task, task.split("validation").select(range(batch_size)), tokenizer, max_length)
+    encoded = encode(task, task.split("validation").select(range(batch_size)), tokenizer, _MAX_LENGTH)
     batch = Collator(tokenizer)([encoded[i] for i in range(len(encoded))])
     models = [load_fine_tuned(run.path).eval() for run in runs]
     best = [float("inf")] * len(models)

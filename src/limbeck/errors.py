@@ -29,6 +29,10 @@ class RunError(LimbeckError):
     """A run directory cannot be written, resumed or read."""
 
 
+class Interrupted(LimbeckError):
+    """The user stopped a run."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> str:
     """``Unknown method 'minlmv2'. Did you mean 'minilmv2'? Run 'limbeck methods'.``"""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

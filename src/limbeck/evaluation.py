@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from limbeck.errors import ModelError, RecipeError
 from limbeck.inference import predict_logits
 from limbeck.models import load_fine_tuned, load_tokenizer, parameters
-from limbeck.recipe import load_recipe
+from limbeck.recipe import TaskBlock, load_task_block
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.files import file_format, write_table
@@ -69,8 +70,8 @@ def predict_file(
     """Write a prediction and the probability of every label for each row of ``file``, in its order."""
     file_format(output, writing=True)  # before the work, not after it
     network, tokenizer = load_fine_tuned(model), load_tokenizer(model)
-    recipe = Path(model) / "recipe.yaml"
-    block = load_recipe(recipe).task if recipe.is_file() else None
+    own = _own_task(model)
+    block = load_task_block(own) if own is not None else None
     columns = list(text) or _columns_of(block)
     dataset = read_texts(file, columns)
     length = max_length or (block.max_length if block else 128)
@@ -80,20 +81,22 @@ def predict_file(
     return len(logits)
 
 
-def _task_of(model: str | Path, task: str | None, overrides: Sequence[str]) -> Any:
+def _task_of(model: str | Path, task: str | None, overrides: Sequence[str]) -> TaskBlock:
     """The task block of the run's own recipe, or of a recipe made from the name and the overrides."""
-    file = Path(model) / "recipe.yaml"
-    if task is None and file.is_file():
-        return load_recipe(file, overrides).task
-    if task is None:
+    own = _own_task(model)
+    if task is None and own is None:
         raise RecipeError(
             f"{model} is not a run directory, so its task is not known: add --task, e.g. --task glue/rte."
         )
-    values = {"task": {"name": task}, "student": {"model": str(model)}, "method": {"name": "ft"}}
-    return load_recipe(None, overrides, values).task
+    return load_task_block({"name": task} if task is not None else own or {}, overrides)
 
 
-def _columns_of(block: Any | None) -> list[str]:
+def _own_task(model: str | Path) -> dict[str, Any] | None:
+    file = Path(model) / "recipe.yaml"
+    return yaml.safe_load(file.read_text(encoding="utf-8"))["task"] if file.is_file() else None
+
+
+def _columns_of(block: TaskBlock | None) -> list[str]:
     if block is not None and block.name == "table":
         columns = block.options["text"]
         return [columns] if isinstance(columns, str) else list(columns)

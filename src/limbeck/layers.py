@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from limbeck.errors import RecipeError, unknown
 
 Pairs = list[tuple[int, int]]
+Layers = str | list[tuple[int, int]]  # a strategy, or explicit pairs: how methods take it as an option
 
 
 def _uniform(student: int, teacher: int) -> Pairs:

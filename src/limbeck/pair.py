@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from limbeck.errors import ModelError
 from limbeck.families import blocks_of
 from limbeck.tasks.task import Problem
 
@@ -32,6 +33,13 @@ class Pair:
     teacher: Shape | None
     problem: Problem
     num_labels: int
+
+    @property
+    def the_teacher(self) -> Shape:
+        """The teacher, for methods that cannot do without one."""
+        if self.teacher is None:
+            raise ModelError("This method needs a teacher, and none was given: set teacher.model.")
+        return self.teacher
 
     @classmethod
     def of(cls, student: Any, teacher: Any | None, problem: Problem) -> Pair:

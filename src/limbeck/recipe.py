@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -172,47 +172,63 @@ def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
     from limbeck.tasks import find_task
 
     recipe, mistakes = check(Recipe, values)
-    for block, find, own in (("task", find_task, TaskBlock), ("method", find_method, MethodBlock)):
-        given = values.get(block)
-        if not isinstance(given, dict) or not isinstance(given.get("name"), str):
-            continue
-        try:
-            function = find(given["name"])
-        except RecipeError as error:
-            mistakes.append(Mistake((block, "name"), str(error)))
-            continue
-        options = {key: value for key, value in given.items() if key not in own.model_fields}
-        checked, wrong = check(options_of(function), options, (block,))
-        mistakes += wrong
-        if recipe is not None and checked is not None:
-            target = recipe.task if block == "task" else recipe.method
-            target.__pydantic_extra__ = checked.model_dump(exclude_none=True)
-    given = values.get("train")
-    typed, wrong = _check_training(given if isinstance(given, dict) else {})
-    mistakes += wrong
-    if recipe is not None:
-        recipe.train.__pydantic_extra__ = _with_defaults(typed)
+    task, wrong_task = _check_options("task", values.get("task"), TaskBlock, find_task)
+    method, wrong_method = _check_options("method", values.get("method"), MethodBlock, find_method)
+    train, wrong_train = _check_training(values.get("train"))
+    mistakes += wrong_task + wrong_method + wrong_train
     if recipe is not None:
         mistakes += _check_teacher(recipe)
-    return (None, mistakes) if mistakes else (recipe, [])
+    if recipe is None or mistakes:
+        return None, mistakes
+    recipe.task.__pydantic_extra__ = task
+    recipe.method.__pydantic_extra__ = method
+    recipe.train.__pydantic_extra__ = _with_defaults(train)
+    return recipe, []
+
+
+def load_task_block(values: dict[str, Any], overrides: Sequence[str] = ()) -> TaskBlock:
+    """A task block on its own, e.g. of a run whose method is a file that is not here."""
+    from limbeck.tasks import find_task
+
+    wrapped = {"task": dict(values)}
+    for override in overrides:
+        _apply(override, wrapped)
+    block, mistakes = check(TaskBlock, wrapped["task"], ("task",))
+    options, wrong = _check_options("task", wrapped["task"], TaskBlock, find_task)
+    if block is None or wrong:
+        raise RecipeError(_report(mistakes + wrong, {}, None))
+    block.__pydantic_extra__ = options
+    return block
+
+
+def _check_options(
+    block: str, given: Any, own: type[_OpenBlock], find: Callable[[str], Callable[..., Any]]
+) -> tuple[dict[str, Any], list[Mistake]]:
+    """The options of a task or method with their defaults filled in, and what is wrong with them."""
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        return {}, []  # the block itself is wrong, which has been said
+    try:
+        function = find(given["name"])
+    except RecipeError as error:
+        return {}, [Mistake((block, "name"), str(error))]
+    options = {key: value for key, value in given.items() if key not in own.model_fields}
+    checked, mistakes = check(options_of(function), options, (block,))
+    return (checked.model_dump(exclude_none=True) if checked else {}), mistakes
 
 
 def _check_teacher(recipe: Recipe) -> list[Mistake]:
     if recipe.teacher is None and recipe.student.from_ == "teacher":
         return [Mistake(("student", "from"), "'teacher' is named, but the recipe has no teacher: set teacher.model.")]
     if recipe.teacher is None and recipe.student.config is not None and recipe.student.tokenizer is None:
-        return [
-            Mistake(
-                ("student",),
-                "a config without a teacher also needs a tokenizer: tokenizer: <folder or name>.",
-            )
-        ]
+        return [Mistake(("student",), "a config without a teacher also needs a tokenizer: a folder or a hub name.")]
     return []
 
 
-def _check_training(given: dict[str, Any]) -> tuple[dict[str, Any], list[Mistake]]:
+def _check_training(given: Any) -> tuple[dict[str, Any], list[Mistake]]:
     typed: dict[str, Any] = {}
-    mistakes = []
+    mistakes: list[Mistake] = []
+    if not isinstance(given, dict):
+        return typed, mistakes
     known = _training_arguments()
     for key, value in given.items():
         if key in TrainBlock.model_fields:

@@ -35,7 +35,7 @@ from limbeck.models import (
     parameters,
 )
 from limbeck.pair import Pair
-from limbeck.recipe import Recipe, load_recipe
+from limbeck.recipe import Recipe
 from limbeck.student import check_not_deeper, from_config, keep_layers, layers_to_keep
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator, encode
@@ -71,9 +71,6 @@ class RunDirectory:
     @property
     def finished(self) -> bool:
         return (self.path / "metrics.json").is_file()
-
-    def recipe(self) -> Recipe:
-        return load_recipe(self.path / "recipe.yaml")
 
     def metrics(self) -> dict[str, Any]:
         metrics: dict[str, Any] = json.loads((self.path / "metrics.json").read_text())

@@ -91,6 +91,9 @@ def test_a_method_of_ones_own(limbeck, table_files, teacher_folder, tmp_path):
     done = limbeck(*words(table_files, teacher_folder, *own, "train.max_steps=2", "-o", "run"))
     assert "L = 1·task + 0.5·hint" in done.stderr
     assert "beta: 0.5" in (tmp_path / "run" / "recipe.yaml").read_text()
+    elsewhere = tmp_path / "elsewhere"  # where my_module.py is not
+    elsewhere.mkdir()
+    assert "accuracy" in limbeck("evaluate", tmp_path / "run", cwd=elsewhere).stdout
     wrong = limbeck(*words(table_files, teacher_folder, *own, "method.gamma=1", "-o", "run2"), check=False)
     assert "method.gamma: Unknown key 'gamma'" in wrong.stderr
     missing = limbeck(*words(table_files, teacher_folder, "method.name=my_module:my_metod"), check=False)
@@ -127,9 +130,7 @@ def test_killed_and_resumed_equals_uninterrupted(limbeck, table_files, teacher_f
             stderr=subprocess.PIPE,
         )
         state = tmp_path / "broken" / "checkpoints" / f"checkpoint-{stop_after}" / "trainer_state.json"
-        deadline = time.monotonic() + 120
-        while process.poll() is None and not state.exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
+        wait_for(state, process)
         time.sleep(0.05)  # one or two steps further, so that work is lost
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -147,6 +148,26 @@ def test_killed_and_resumed_equals_uninterrupted(limbeck, table_files, teacher_f
     whole, broken = (read_json(tmp_path / name / "metrics.json") for name in ("whole", "broken"))
     whole.pop("train_seconds"), broken.pop("train_seconds")
     assert whole == broken
+
+
+@pytest.mark.chaos
+def test_ctrl_c_says_how_to_continue(table_files, teacher_folder, tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = words(table_files, teacher_folder, "method.name=slow:slow", "train.max_steps=5000", "-o", "run")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "limbeck", *map(str, command)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(tmp_path / "run" / "history.jsonl", process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "--resume continues run" in err and "Traceback" not in err
+
+
+def wait_for(path, process):
+    deadline = time.monotonic() + 120
+    while process.poll() is None and not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
 
 
 def test_an_incomplete_checkpoint_is_not_used(tmp_path):
