@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,10 +48,20 @@ class LengthGroupedOrder(Sampler[int]):
 
 
 class Batches:
-    """Every example once, as padded batches from long to short; can be iterated again and again."""
+    """Every example once, as padded batches from long to short; can be iterated again and again.
 
-    def __init__(self, encoded: Any, collate: Callable[[list[Any]], dict[str, Tensor]], batch_size: int) -> None:
-        self.encoded, self.collate = encoded, collate
+    ``folder`` is where a term that reads them before training may keep what it has found, so that it need not start
+    over after a crash.
+    """
+
+    def __init__(
+        self,
+        encoded: Any,
+        collate: Callable[[list[Any]], dict[str, Tensor]],
+        batch_size: int,
+        folder: Path | None = None,
+    ) -> None:
+        self.encoded, self.collate, self.folder = encoded, collate, folder
         lengths = torch.tensor([len(ids) for ids in encoded["input_ids"]])
         self.indices = lengths.argsort(descending=True, stable=True).split(batch_size)
 

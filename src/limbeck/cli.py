@@ -224,9 +224,9 @@ def tasks(name: Annotated[str | None, typer.Argument(help="Show one task and its
 @app.command(epilog="Example: limbeck recipes")
 def recipes() -> None:
     """List the recipes that come with limbeck."""
-    from limbeck.recipe import shipped_recipes
+    from limbeck.recipe_files import shipped_recipes
 
-    listing = {name: path.read_text().partition("\n")[0].lstrip("# ") for name, path in shipped_recipes().items()}
+    listing = {name: recipe.about for name, recipe in shipped_recipes().items()}
     _list("Recipes", listing, "limbeck distill NAME teacher.model=… task.data_dir=…")
 
 

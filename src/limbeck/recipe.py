@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,8 @@ import yaml
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from limbeck.errors import RecipeError, unknown
-from limbeck.schema import Location, Mistake, check, options_of
+from limbeck.recipe_files import RecipeText, put, read_recipe
+from limbeck.schema import Mistake, check, options_of
 
 
 class _Block(pydantic.BaseModel):
@@ -95,7 +96,13 @@ class Recipe(_Block):
     method: MethodBlock
     train: TrainBlock = Field(default_factory=TrainBlock)
     seed: NonNegativeInt = 0
-    reported: Reported | None = None
+    reported: list[Reported] | None = None
+    grid: dict[str, list[Any]] | None = None  # what the paper searched over, for studies; a run uses the blocks above
+
+    @pydantic.field_validator("reported", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
 
     def to_yaml(self) -> str:
         """Every setting, defaults included, as a recipe that runs the same again."""
@@ -138,32 +145,14 @@ def load_recipe(
 
     Every mistake is reported at once, with the line of the file where there is one.
     """
-    lines: dict[Location, int] = {}
-    values = dict(values or {})
-    file = None
-    if source is not None:
-        file = find_recipe(source)
-        values, lines = _read_yaml(file)
+    text = RecipeText("", values or {}) if source is None else read_recipe(source)
+    values = copy.deepcopy(text.values)
     for override in overrides:
         _apply(override, values)
     recipe, mistakes = check_recipe(values)
     if recipe is None:
-        raise RecipeError(_report(mistakes, lines, file))
+        raise RecipeError(_report(mistakes, text))
     return recipe
-
-
-def shipped_recipes() -> dict[str, Path]:
-    folder = Path(str(resources.files("limbeck") / "recipes"))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
-
-
-def find_recipe(source: str | Path) -> Path:
-    if Path(source).is_file():
-        return Path(source)
-    shipped = shipped_recipes()
-    if str(source) in shipped:
-        return shipped[str(source)]
-    raise RecipeError(unknown("recipe", str(source), shipped, "Give a YAML file, or a name from 'limbeck recipes'."))
 
 
 def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
@@ -180,10 +169,25 @@ def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
         mistakes += _check_teacher(recipe)
     if recipe is None or mistakes:
         return None, mistakes
+    mistakes = _check_grid(recipe.grid or {}, values)
+    if mistakes:
+        return None, mistakes
     recipe.task.__pydantic_extra__ = task
     recipe.method.__pydantic_extra__ = method
     recipe.train.__pydantic_extra__ = _with_defaults(train)
     return recipe, []
+
+
+def _check_grid(grid: dict[str, list[Any]], values: dict[str, Any]) -> list[Mistake]:
+    """Each choice must be valid where it goes."""
+    mistakes = []
+    for key, choices in grid.items():
+        for choice in choices:
+            trial = copy.deepcopy({name: value for name, value in values.items() if name != "grid"})
+            put(trial, key, choice)
+            wrong = check_recipe(trial)[1]
+            mistakes += [Mistake(("grid", key), f"{choice!r}: {mistake.message}") for mistake in wrong]
+    return mistakes
 
 
 def load_task_block(values: dict[str, Any], overrides: Sequence[str] = ()) -> TaskBlock:
@@ -196,7 +200,7 @@ def load_task_block(values: dict[str, Any], overrides: Sequence[str] = ()) -> Ta
     block, mistakes = check(TaskBlock, wrapped["task"], ("task",))
     options, wrong = _check_options("task", wrapped["task"], TaskBlock, find_task)
     if block is None or wrong:
-        raise RecipeError(_report(mistakes + wrong, {}, None))
+        raise RecipeError(_report(mistakes + wrong, RecipeText("", {})))
     block.__pydantic_extra__ = options
     return block
 
@@ -272,27 +276,6 @@ def _training_arguments() -> dict[str, pydantic.TypeAdapter[Any]]:
     return adapters
 
 
-def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Location, int]]:
-    try:
-        text = file.read_text(encoding="utf-8")
-        values = yaml.safe_load(text)
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{file}: cannot be read as text ({error}).") from error
-    except yaml.YAMLError as error:
-        raise RecipeError(f"{file}: not valid YAML. {' '.join(str(error).split())}") from error
-    if not isinstance(values, dict):
-        raise RecipeError(f"{file}: a recipe is a mapping with task, student and method; seen: {values!r}.")
-    return values, dict(_lines(node, ()))
-
-
-def _lines(node: Any, where: Location) -> Iterable[tuple[Location, int]]:
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            yield (*where, key.value), key.start_mark.line + 1
-            yield from _lines(value, (*where, key.value))
-
-
 def _apply(override: str, values: dict[str, Any]) -> None:
     path, equals, text = override.partition("=")
     if not equals or not path:
@@ -301,17 +284,12 @@ def _apply(override: str, values: dict[str, Any]) -> None:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         value = text
-    *parents, last = path.split(".")
-    for parent in parents:
-        inner = values.setdefault(parent, {})
-        if not isinstance(inner, dict):
-            raise RecipeError(f"'{override}': {parent} is {inner!r}, not a block with keys.")
-        values = inner
-    values[last] = value
+    put(values, path, value)
 
 
-def _report(mistakes: list[Mistake], lines: dict[Location, int], file: Path | None) -> str:
-    title = f"{file}: " if file else ""
+def _report(mistakes: list[Mistake], text: RecipeText) -> str:
+    lines = text.lines
+    title = f"{text.name}: " if text.name else ""
     count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
     rows = []
     for mistake in mistakes:

@@ -239,7 +239,7 @@ def _train(recipe: Recipe, parts: Parts, run: RunDirectory) -> int:
     if checkpoint is not None:
         logger.info("Resuming from %s.", checkpoint)
     else:
-        batches = Batches(parts.encoded["train"], parts.collate, recipe.train.batch_size)
+        batches = Batches(parts.encoded["train"], parts.collate, recipe.train.batch_size, run.path / "prepared")
         parts.distiller.objective.prepare(parts.distiller.teacher, batches)
     # Every random number of the training itself follows from here, however its parts were made.
     set_seed(recipe.seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +149,27 @@ def test_killed_and_resumed_equals_uninterrupted(limbeck, table_files, teacher_f
     whole, broken = (read_json(tmp_path / name / "metrics.json") for name in ("whole", "broken"))
     whole.pop("train_seconds"), broken.pop("train_seconds")
     assert whole == broken
+
+
+def test_a_trained_memory_is_checkpointed_and_not_exported(table_files, teacher_folder, tmp_path):
+    """FSD: stop after two steps, resume, and compare with a run that was never stopped."""
+    method = {"name": "fsd", "memory": 8}
+    train = {"max_steps": 4, "batch_size": 16, "save_steps": 2, "save_total_limit": 9}
+    whole = execute(recipe(table_files, teacher_folder, method=method, train=train), tmp_path / "whole")
+    saved = load_file(whole.path / "checkpoints" / "checkpoint-4" / "model.safetensors")
+    memory = saved["objective.terms.memory.student_memory"]
+    assert memory.shape[0] == 8 and memory.requires_grad is False
+    start = load_file(whole.path / "checkpoints" / "checkpoint-2" / "model.safetensors")
+    assert not torch.equal(memory, start["objective.terms.memory.student_memory"])  # it is trained
+    assert not any("memory" in name for name in load_file(whole.student / "model.safetensors"))
+
+    shutil.copytree(whole.path, tmp_path / "broken")
+    for name in ("checkpoints/checkpoint-4", "student"):
+        shutil.rmtree(tmp_path / "broken" / name)
+    (tmp_path / "broken" / "metrics.json").unlink()
+    broken = execute(recipe(table_files, teacher_folder, method=method, train=train), tmp_path / "broken", resume=True)
+    resumed = load_file(broken.path / "checkpoints" / "checkpoint-4" / "model.safetensors")
+    assert all(torch.equal(tensor, resumed[name]) for name, tensor in saved.items())
 
 
 @pytest.mark.chaos

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import yaml
 
+import limbeck
 from limbeck.errors import RecipeError
-from limbeck.recipe import load_recipe, shipped_recipes
+from limbeck.recipe import load_recipe
+from limbeck.recipe_files import shipped_recipes
 
 GOOD = {
     "task": {"name": "glue/rte"},
@@ -24,11 +28,15 @@ def write(tmp_path, text):
 
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_every_shipped_recipe_is_valid_and_opens_with_how_to_run_it(name):
-    path = shipped_recipes()[name]
-    load_recipe(path)
-    text = path.read_text()
-    assert text.startswith("# ") and f"limbeck distill {name}" in text
-    assert len(text.splitlines()) <= 30
+    assert shipped_recipes()[name].about
+    load_recipe(name)
+
+
+@pytest.mark.parametrize("path", sorted(Path(limbeck.__file__).parent.glob("recipes/*.yaml")), ids=lambda p: p.stem)
+def test_every_recipe_file_opens_with_how_to_run_it(path):
+    head = path.read_text().partition("\n\n")[0]
+    command = re.search(r"^# Run: +limbeck distill (\S+)", head, flags=re.MULTILINE)
+    assert head.startswith("# ") and command and command[1] in shipped_recipes()
 
 
 def test_defaults_are_written_out():
@@ -134,3 +142,39 @@ def test_student_from_a_teacher_that_is_not_there():
         load_recipe(values={**GOOD, "teacher": None})
     with pytest.raises(RecipeError, match="tokenizer"):
         load_recipe(values={**GOOD, "teacher": None, "student": {"config": {"model_type": "bert"}}})
+
+
+FAMILY = """
+base:
+  task: {name: glue/rte}
+  teacher: {model: runs/teacher}
+  student: {from: teacher, keep: "first:6"}
+  method: {name: kd}
+tables:
+  - where: paper 9, table 1
+    metrics: [accuracy, f1]
+    set: {task.name: glue/mrpc}
+    rows:
+      hot: {set: {method.temperature: 20, grid: {method.alpha: [0.2, 0.5]}}, reported: [[80.1, 0.5], 85.0]}
+      ft: {set: {method: {name: ft}}, reported: [79.0]}
+"""
+
+
+def test_rows_of_a_family_are_changes_to_its_base(tmp_path):
+    path = write(tmp_path, FAMILY)
+    hot = load_recipe(f"{path}/hot", overrides=["seed=3"])
+    assert hot.task.name == "glue/mrpc" and hot.method.options == {"alpha": 0.5, "temperature": 20.0} and hot.seed == 3
+    assert hot.grid == {"method.alpha": [0.2, 0.5]}
+    assert [(r.metric, r.value, r.sd) for r in hot.reported] == [("accuracy", 80.1, 0.5), ("f1", 85.0, None)]
+    assert load_recipe(f"{path}/ft").method.name == "ft"
+    with pytest.raises(RecipeError, match="Did you mean 'hot'"):
+        load_recipe(f"{path}/hott")
+    with pytest.raises(RecipeError, match="name one of its rows"):
+        load_recipe(path)
+
+
+def test_a_grid_is_checked_where_it_goes():
+    with pytest.raises(RecipeError, match=r"grid\.method\.alpha: 'x'.*"):
+        load_recipe(values={**GOOD, "grid": {"method.alpha": [0.2, "x"]}})
+    with pytest.raises(RecipeError, match="Unknown key 'alpa'"):
+        load_recipe(values={**GOOD, "grid": {"method.alpa": [0.2]}})

@@ -13,8 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from limbeck.errors import RecipeError, unknown
+from limbeck.methods.cka import cka
+from limbeck.methods.fcd import fcd
+from limbeck.methods.fsd import fsd, fsd_g, fsd_i, fsd_il, fsd_l
 from limbeck.methods.ft import ft
+from limbeck.methods.ics import ics
 from limbeck.methods.kd import kd
+from limbeck.methods.shape import shape
 from limbeck.objective import Objective
 
 Method = Callable[..., Objective]
@@ -22,6 +27,15 @@ Method = Callable[..., Objective]
 METHODS: dict[str, Method] = {
     "ft": ft,
     "kd": kd,
+    "cka": cka,
+    "shape": shape,
+    "fsd": fsd,
+    "fsd_i": fsd_i,
+    "fsd_l": fsd_l,
+    "fsd_g": fsd_g,
+    "fsd_il": fsd_il,
+    "fcd": fcd,
+    "ics": ics,
 }
 
 

@@ -1,0 +1,62 @@
+"""Representational alignment by centred kernel alignment (paper 000)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from limbeck import similarity
+from limbeck.layers import Layers
+from limbeck.methods.alignment import aligned
+from limbeck.objective import Objective
+from limbeck.pair import Pair
+from limbeck.pooling import Pool
+
+
+def cka(
+    pair: Pair,
+    *,
+    alpha: float = 0.6,
+    gamma: float = 1.0,
+    layers: Layers = "middle",
+    pool: Pool = "mean",
+    estimator: Literal["unbiased", "biased"] = "unbiased",
+    kernel: Literal["linear", "rbf"] = "linear",
+    temperature: float = 1.0,
+    mask_padding: bool = True,
+) -> Objective:
+    """Alignment of hidden layers by centred kernel alignment, with the logits and labels.
+
+    Equation: L = γ·CE(y, s) + α·mean over pairs of (1 - CKA(R_s, R_t)) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T))
+    Left open by the paper: how a layer becomes one row per sample (`pool`, here the mean of the real tokens) and the
+    temperature (1 here). Where CKA does not exist (fewer than 4 rows, constant features) the term is 0.
+    Citation: "Knowledge Distillation through Representational Alignment", anonymous ACL submission; CKA: Kornblith et
+    al., 2019, "Similarity of Neural Network Representations Revisited", ICML.
+
+    Options:
+        alpha: weight of the alignment against the teacher's logits, 0 to 1 (paper: 0.6; 0 is KD, 1 is "only")
+        gamma: weight of the labels (paper: 0 or 1)
+        layers: which layers are aligned: a strategy, or pairs such as [[3, 6], [6, 12], [9, 18]]
+        pool: rows that are compared: cls, last, mean, tokens or flat
+        estimator: of HSIC: unbiased (eq. 6) or biased (eq. 5)
+        kernel: linear, or rbf with the median heuristic
+        temperature: T, softens both distributions
+        mask_padding: false lets padding count, as code that pads to a fixed length does
+    """
+
+    def distance(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
+        value = similarity.cka(x, y, mask=mask, estimator=estimator, kernel=kernel)
+        return torch.where(value == 0, 0, 1 - value)  # 0 exactly: CKA does not exist here
+
+    return aligned(
+        pair,
+        distance,
+        alpha=alpha,
+        gamma=gamma,
+        layers=layers,
+        pool=pool,
+        temperature=temperature,
+        mask_padding=mask_padding,
+    )

@@ -1,0 +1,105 @@
+"""Feature correlation distillation (paper 002): relations between tokens and between samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from limbeck import similarity
+from limbeck.features import Features, Needs, Wanted
+from limbeck.layers import Layers, layer_map
+from limbeck.methods.ft import TaskLoss
+from limbeck.objective import Objective, Term
+from limbeck.pair import Pair
+from limbeck.pooling import left_aligned
+
+
+class Relations(Term):
+    """The loss between relation matrices of each layer pair, summed or averaged over the pairs."""
+
+    def __init__(
+        self,
+        compare: Callable[..., Tensor],
+        pairs: Sequence[tuple[int, int]],
+        reduction: Literal["mean", "sum"],
+        mask_padding: bool,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self.compare, self.pairs, self.reduction = compare, list(pairs), reduction
+        self.mask_padding, self.settings = mask_padding, settings
+
+    def needs(self) -> Needs:
+        student, teacher = zip(*self.pairs, strict=True)
+        return Needs(Wanted(hidden=student), Wanted(hidden=teacher))
+
+    def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        values = torch.stack([self._compare(student.hidden[s], teacher.hidden[t], student.mask) for s, t in self.pairs])
+        return values.mean() if self.reduction == "mean" else values.sum()
+
+    def _compare(self, s: Tensor, t: Tensor, mask: Tensor) -> Tensor:
+        if not self.mask_padding:
+            return self.compare(s, t, torch.ones_like(mask), **self.settings)
+        # position j must be the j-th token of every sample, whichever side was padded
+        (s, aligned), (t, _) = left_aligned(s, mask), left_aligned(t, mask)
+        return self.compare(s, t, aligned, **self.settings)
+
+
+class TokenRelations(Relations):
+    """L_t (eq. 8): in each sample, how its tokens relate to each other."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(similarity.token_relation_loss, *args, **settings)
+
+
+class SampleRelations(Relations):
+    """L_s (eq. 9): at each token position, how the samples of the batch relate to each other."""
+
+    relational = True
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(similarity.sample_relation_loss, *args, **settings)
+
+
+def fcd(
+    pair: Pair,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    layers: Layers = "uniform",
+    norm: Literal["l2", "layernorm", "softmax", "none"] = "l2",
+    relation_loss: Literal["pearson", "mse", "kl"] = "pearson",
+    tau: float = 10.0,
+    reduction: Literal["mean", "sum"] = "mean",
+    include_diagonal: bool = True,
+    mask_padding: bool = True,
+) -> Objective:
+    """Feature correlation distillation: token-level and sample-level relations of the hidden states.
+
+    Equation: L = CE(y, s) + α·L_t + β·L_s, L_t the mean over samples of 1 - ρ(R(s), R(t)) with R the L x L cosines of
+    the tokens, L_s the same over token positions with R the B x B cosines of the samples.
+    Left open by the paper: padding (ignored here), and sum or mean over the layer pairs (`reduction`).
+    Citation: Huang, Guo and Wang, 2023, "Towards Efficient Pre-Trained Language Model via Feature Correlation
+    Distillation", NeurIPS.
+
+    Options:
+        alpha: weight of the token relations (paper: 0.1, 0.2, 0.4 or 1)
+        beta: weight of the sample relations (paper: 0.1, 0.2, 0.4 or 1)
+        layers: uniform (default), top, bottom, another strategy, or explicit pairs
+        norm: of each token's vector before relations are taken: l2, layernorm, softmax or none
+        relation_loss: pearson (1 - correlation), mse, or kl at temperature tau
+        tau: temperature of kl
+        reduction: mean or sum over the layer pairs
+        include_diagonal: a token's relation with itself counts, as in the paper, although it dominates
+        mask_padding: false lets padding count, as the paper's listing does
+    """
+    pairs = layer_map(layers, pair.student.depth, pair.the_teacher.depth)
+    settings = {"norm": norm, "loss": relation_loss, "tau": tau, "include_diagonal": include_diagonal}
+    return Objective(
+        task=(1.0, TaskLoss(pair.problem)),
+        tokens=(alpha, TokenRelations(pairs, reduction, mask_padding, **settings)),
+        samples=(beta, SampleRelations(pairs, reduction, mask_padding, **settings)),
+    )

@@ -1,0 +1,101 @@
+"""Intra-class similarity-guided feature distillation (paper 003)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from limbeck import similarity
+from limbeck.errors import ModelError
+from limbeck.features import Features, Needs, Wanted
+from limbeck.methods.ft import TaskLoss
+from limbeck.methods.kd import SoftLogits
+from limbeck.objective import Objective, Term
+from limbeck.pair import Pair
+from limbeck.pooling import Pool, pool
+from limbeck.projectors import projector as make_projector
+from limbeck.tasks.task import Problem
+
+
+class NearestOfClass(Term):
+    """L_hidd: the squared distance of each sample to the K teacher samples of its class that are nearest to it."""
+
+    relational = True
+
+    def __init__(self, pair: Pair, k: int, pool: Pool, bin_width: float, reduction: Literal["sum", "mean"]) -> None:
+        super().__init__()
+        self.student_layer, self.teacher_layer = pair.student.depth, pair.the_teacher.depth
+        self.project = make_projector(pair.student.width, pair.the_teacher.width)
+        self.k, self.pool, self.reduction = k, pool, reduction
+        self.problem, self.bin_width = pair.problem, bin_width
+
+    def needs(self) -> Needs:
+        return Needs(Wanted(hidden=[self.student_layer]), Wanted(hidden=[self.teacher_layer]))
+
+    def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        s, _ = pool(student.hidden[self.student_layer], student.mask, self.pool)
+        t, _ = pool(teacher.hidden[self.teacher_layer], student.mask, self.pool)
+        s, t = self.project(s).float(), t.float()
+        classes = class_of(batch["labels"], self.problem, self.bin_width)
+        nearest, valid = similarity.nearest_same_class(s, t, classes, self.k)
+        distances = (s[:, None] - t[nearest]).square().mean(-1)  # B K
+        per_sample = torch.where(valid, distances, 0).sum(-1)
+        return per_sample.sum() if self.reduction == "sum" else per_sample.mean()
+
+
+def class_of(labels: Tensor, problem: Problem, bin_width: float) -> Tensor:
+    """What counts as the same class: the label, the bin of a score, or the same set of labels."""
+    if problem == "classification":
+        return labels
+    if problem == "regression":
+        return (labels / bin_width).round().long()
+    return labels.unique(dim=0, return_inverse=True)[1]
+
+
+def ics(
+    pair: Pair,
+    *,
+    k: int = 1,
+    alpha_1: float = 0.01,
+    alpha_2: float = 0.5,
+    alpha_3: float = 0.5,
+    temperature: float = 5.0,
+    pool: Pool = "cls",
+    reduction: Literal["sum", "mean"] = "sum",
+    bin_width: float = 1.0,
+    projector: bool = False,
+) -> Objective:
+    """Each student sample is pulled to its nearest teacher samples of the same class.
+
+    Equation: L = α₁·Σ_i Σ_k mean_d (s_i - t_{n(i,k)})² + α₂·T²·KL(softmax(t/T) ‖ softmax(s/T)) + α₃·CE(y, s), n(i, k)
+    the k-th nearest teacher sample of the batch with the label of i, on the last hidden state.
+    Left open by the paper: regression; labels are then rounded to bins. K is clamped to what the class has.
+    Citation: Saadi, Mitrović and Granitzer, 2023, "Intra-Class Similarity-Guided Feature Distillation", NeurIPS.
+
+    Options:
+        k: K, how many nearest teacher samples (paper: 1, 2, 3 or 5)
+        alpha_1: weight of the hidden term (paper: 0.1, 0.01 or 0.001)
+        alpha_2: weight of the teacher's logits
+        alpha_3: weight of the labels
+        temperature: T, softens both distributions
+        pool: the representation of a sample: cls, last or mean
+        reduction: sum over the batch, as printed, or mean
+        bin_width: width of a class of scores, for regression
+        projector: learn a map to the teacher's width, where the widths differ
+    """
+    if pool == "tokens":
+        raise ModelError("ics compares samples, so pool must give one row per sample: cls, last, mean or flat.")
+    if pair.student.width != pair.the_teacher.width and (not projector or pool == "flat"):
+        raise ModelError(
+            f"ics compares hidden states directly, but the student is {pair.student.width} wide and the teacher "
+            f"{pair.the_teacher.width}. Set method.projector=true to learn a map between them (with pool cls, last or "
+            "mean), or choose a student of the teacher's width."
+        )
+    return Objective(
+        hidden=(alpha_1, NearestOfClass(pair, k, pool, bin_width, reduction)),
+        kd=(alpha_2, SoftLogits(pair.problem, temperature)),
+        task=(alpha_3, TaskLoss(pair.problem)),
+    )

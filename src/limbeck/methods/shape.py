@@ -1,0 +1,61 @@
+"""Representational alignment by the Shape (Procrustes) distance (paper 000)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from limbeck import similarity
+from limbeck.layers import Layers
+from limbeck.methods.alignment import aligned
+from limbeck.objective import Objective
+from limbeck.pair import Pair
+from limbeck.pooling import Pool
+
+
+def shape(
+    pair: Pair,
+    *,
+    alpha: float = 0.6,
+    gamma: float = 1.0,
+    layers: Layers = "middle",
+    pool: Pool = "mean",
+    kind: Literal["angular", "euclidean"] = "angular",
+    beta: float = 1.0,
+    temperature: float = 1.0,
+    mask_padding: bool = True,
+) -> Objective:
+    """Alignment of hidden layers by the Shape distance, with the logits and labels.
+
+    Equation: L = γ·CE(y, s) + α·mean over pairs of d(R_s, R_t) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T)),
+    d = arccos(|φ(R_s)ᵀφ(R_t)|_* / (|φ(R_s)|·|φ(R_t)|)), φ centring and partial whitening.
+    Left open by the paper: how a layer becomes one row per sample (`pool`, here the mean of the real tokens) and the
+    temperature (1 here). Widths may differ; zero-padding the narrower side, as the paper does, changes nothing.
+    Citation: "Knowledge Distillation through Representational Alignment", anonymous ACL submission; Shape: Williams et
+    al., 2021, "Generalized Shape Metrics on Neural Representations", NeurIPS.
+
+    Options:
+        alpha: weight of the alignment against the teacher's logits, 0 to 1 (paper: 0.6; 0 is KD, 1 is "only")
+        gamma: weight of the labels (paper: 0 or 1)
+        layers: which layers are aligned: a strategy, or pairs such as [[3, 6], [6, 12], [9, 18]]
+        pool: rows that are compared: cls, last, mean, tokens or flat
+        kind: angular, or euclidean
+        beta: partial whitening: 1 none (rotation invariant), 0 full (invariant to any invertible linear map)
+        temperature: T, softens both distributions
+        mask_padding: false lets padding count, as code that pads to a fixed length does
+    """
+
+    def distance(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
+        return similarity.shape_distance(x, y, mask=mask, kind=kind, beta=beta)
+
+    return aligned(
+        pair,
+        distance,
+        alpha=alpha,
+        gamma=gamma,
+        layers=layers,
+        pool=pool,
+        temperature=temperature,
+        mask_padding=mask_padding,
+    )

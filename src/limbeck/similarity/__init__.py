@@ -1,0 +1,42 @@
+"""Similarity of hidden representations: pure tensor functions that need torch and nothing else.
+
+Student first, teacher second; padding never leaks; statistics in float32 or float64 under any autocast; where
+a statistic does not exist the result is a finite 0 with zero gradient.
+"""
+
+from .cka import MinibatchCKA, cka
+from .distances import rkd_angle, rkd_distance
+from .kmeans import KMeans, kmeans
+from .neighbours import nearest_same_class
+from .relations import (
+    pearson,
+    pearson_loss,
+    relation_kl,
+    relation_losses,
+    relation_mse,
+    sample_relation_loss,
+    sample_relations,
+    token_relation_loss,
+    token_relations,
+)
+from .shape import shape_distance
+
+__all__ = [
+    "KMeans",
+    "MinibatchCKA",
+    "cka",
+    "kmeans",
+    "nearest_same_class",
+    "pearson",
+    "pearson_loss",
+    "relation_kl",
+    "relation_losses",
+    "relation_mse",
+    "rkd_angle",
+    "rkd_distance",
+    "sample_relation_loss",
+    "sample_relations",
+    "shape_distance",
+    "token_relation_loss",
+    "token_relations",
+]

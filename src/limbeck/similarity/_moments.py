@@ -1,0 +1,115 @@
+"""What every statistic here starts from: the precision, the centred rows and their Gram matrix."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
+    """Run ``function`` with autocast off: bf16 products make CKA gradients about 20% wrong."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        device = next(a.device.type for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
+        with torch.autocast(device_type=device, enabled=False):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def result_dtype(*tensors: Tensor) -> torch.dtype:
+    """float64 where an input is float64, otherwise float32."""
+    return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
+
+
+def working_dtype(*tensors: Tensor, small: bool) -> torch.dtype:
+    """float64 for problems so small that it costs nothing and rounding errors do not average out."""
+    if small and tensors[0].device.type != "mps":  # MPS has no float64
+        return torch.float64
+    return result_dtype(*tensors)
+
+
+def rounding(*tensors: Tensor) -> float:
+    """Relative size below which a quantity derived from these inputs is only their rounding error."""
+    return 8 * torch.finfo(result_dtype(*tensors)).eps
+
+
+def check_choice(option: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise ValueError(f"Unknown {option} '{value}'. Choose one of: {', '.join(known)}.")
+
+
+def check_rows(x: Tensor, y: Tensor, mask: Tensor | None) -> None:
+    """Student and teacher rows must correspond one to one; widths may differ."""
+    if x.dim() < 2 or y.dim() < 2 or x.shape[-2] != y.shape[-2]:
+        raise ValueError(
+            "Student and teacher need the same rows, as (..., n, d_student) and (..., n, d_teacher); "
+            f"got {tuple(x.shape)} and {tuple(y.shape)}."
+        )
+    check_mask(mask, x.shape[-2])
+
+
+def check_mask(mask: Tensor | None, n: int) -> None:
+    if mask is None:
+        return
+    if mask.dtype != torch.bool:
+        raise ValueError(f"The mask must be boolean (True = real); got {mask.dtype}. Use mask.bool().")
+    if mask.dim() == 0 or mask.shape[-1] != n:
+        raise ValueError(f"The mask must end in {n}, the number of rows; got {tuple(mask.shape)}.")
+
+
+def count_rows(x: Tensor, mask: Tensor | None) -> Tensor:
+    """How many real rows, in the dtype of ``x``."""
+    if mask is None:
+        return torch.full((), x.shape[-2], dtype=x.dtype, device=x.device)
+    return mask.sum(-1).to(x.dtype)
+
+
+def centre(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Subtract the mean of the real rows from (..., n, d); masked rows become 0 whatever they held.
+
+    A real row is subtracted first: centring does not notice, a large common offset goes before it can cost
+    digits, and a constant becomes exactly 0 instead of rounding noise that a later normalisation would blow
+    up.
+    """
+    if x.shape[-2] == 0:
+        return x
+    if mask is None:
+        shifted = x - x[..., :1, :].detach()
+        return shifted - shifted.mean(-2, keepdim=True)
+    mask = mask.expand(torch.broadcast_shapes(mask.shape, x.shape[:-1]))
+    first = mask.byte().argmax(-1)[..., None, None]
+    reference = x.detach().expand(*mask.shape, x.shape[-1]).take_along_dim(first, -2)
+    real = mask[..., None]
+    shifted = torch.where(real, x - reference, 0)
+    mean = shifted.sum(-2, keepdim=True) / real.sum(-2, keepdim=True).clamp(min=1)
+    return torch.where(real, shifted - mean, 0)
+
+
+class _Gram(torch.autograd.Function):
+    """x x^T. Autograd would multiply twice on the way back, once for each factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x @ x.mT
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        (grad,) = grads
+        with torch.autocast(device_type=x.device.type, enabled=False):
+            return (grad + grad.mT) @ x
+
+
+def gram(x: Tensor) -> Tensor:
+    """Inner products of the rows: (..., n, d) -> (..., n, n)."""
+    return _Gram.apply(x)
