@@ -14,6 +14,7 @@ import numpy as np
 import scipy.linalg
 import torch
 from _table import Row, arguments, fastest, finish, peak_mb, peak_mb_here
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -203,6 +204,7 @@ def main() -> None:
     options = arguments(__doc__.splitlines()[0])
     if options.threads:
         torch.set_num_threads(options.threads)
+        threadpool_limits(options.threads)  # of the peers' own BLAS
     if options.memory:
         print(memory(*options.memory))
         return

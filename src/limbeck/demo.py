@@ -37,6 +37,7 @@ _SCRATCH_TEACHER = {
 }
 _SCRATCH_STUDENT = {"num_hidden_layers": 1}
 _SCRATCH_TRAIN = {"epochs": 6, "batch_size": 32, "learning_rate": 6e-4}
+_SCRATCH_STUDENT_TRAIN = _SCRATCH_TRAIN | {"epochs": 4}
 _MAX_LENGTH = 128
 # One of each family of method; the ablations of fsd add nothing to a first look.
 _METHODS = ("ft", "kd", "cka", "shape", "fsd", "fcd", "ics")
@@ -62,13 +63,11 @@ def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = 
     task = load_task(**{key: value for key, value in block.items() if key != "max_length"})
     home = output / f"{task.name.replace('/', '-')}-{Path(model).name if model else 'scratch'}-s{seed}"
     teacher_recipe, student = _models(task, model, home)
-    common = {"task": block, "train": _PRETRAINED_TRAIN if model else _SCRATCH_TRAIN, "seed": seed}
+    common = {"task": block, "seed": seed}
+    train, student_train = (_PRETRAINED_TRAIN,) * 2 if model else (_SCRATCH_TRAIN, _SCRATCH_STUDENT_TRAIN)
     logger.info("Teacher: fine-tuning on %s (%s training examples).", task.name, f"{len(task.split('train')):,}")
-    teacher = execute(
-        load_recipe(values=common | {"student": teacher_recipe, "method": {"name": "ft"}}),
-        home / "teacher",
-        resume=True,
-    )
+    values = common | {"student": teacher_recipe, "method": {"name": "ft"}, "train": train}
+    teacher = execute(load_recipe(values=values), home / "teacher", resume=True)
     runs = {}
     for name in _METHODS:
         logger.info("Student: %s.", name)
@@ -76,6 +75,7 @@ def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = 
             "teacher": {"model": str(teacher.path)},
             "student": student,
             "method": {"name": name},
+            "train": student_train,
         }
         runs[name] = execute(load_recipe(values=values), home / name, resume=True)
     return _rows(task, teacher, runs)
@@ -83,7 +83,7 @@ def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = 
 
 def _task_block(task_dir: Path | None) -> dict[str, Any]:
     if task_dir is None:
-        return {"name": "reviews", "max_length": _MAX_LENGTH}
+        return {"name": "reviews", "size": 10_000, "max_length": _MAX_LENGTH}
     folders = {spec.folder.lower(): name for name, spec in GLUE.items()}
     name = folders.get(task_dir.resolve().name.lower())
     if name is None:

@@ -150,3 +150,15 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match=r"\(b, d\)"):
         kmeans([rows[None]], 2, seed=0)
     assert kmeans([rows, rows[:0]], 2, seed=0).centroids.shape == (2, 8)
+
+
+def test_one_pass_after_another_equals_several_at_once():
+    data = [torch.randn(50, 3, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+    whole = kmeans(data, 4, seed=0, passes=3)
+    centroids = None
+    for _ in range(3):
+        result = kmeans(data, 4, seed=0, passes=1, start=centroids)
+        centroids = result.centroids
+    torch.testing.assert_close(centroids, whole.centroids)
+    with pytest.raises(ValueError, match="start must be 4 centroids"):
+        kmeans(data, 4, seed=0, start=torch.zeros(3, 3))
