@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from limbeck.errors import RecipeError
 from limbeck.features import Features, Needs
 
 
@@ -38,6 +39,10 @@ class Objective(nn.Module):
     def __init__(self, **terms: tuple[float, Term]) -> None:
         super().__init__()
         self.weights = {name: float(weight) for name, (weight, _) in terms.items() if weight != 0}
+        if not self.weights:
+            raise RecipeError(
+                f"Every weight of this objective ({', '.join(terms)}) is 0: there is nothing to learn from."
+            )
         self.terms = nn.ModuleDict({name: terms[name][1] for name in self.weights})
 
     def __iter__(self) -> Iterator[Term]:
@@ -63,4 +68,4 @@ class Objective(nn.Module):
 
     def __str__(self) -> str:
         """``L = 0.5·task + 0.5·kd``"""
-        return "L = " + (" + ".join(f"{weight:g}·{name}" for name, weight in self.weights.items()) or "0")
+        return "L = " + " + ".join(f"{weight:g}·{name}" for name, weight in self.weights.items())

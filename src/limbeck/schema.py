@@ -6,13 +6,19 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 
 from limbeck.errors import unknown
 
 Location = tuple[str | int, ...]
+
+# Types for options of methods, checked when a recipe is read.
+Share = Annotated[float, pydantic.Field(ge=0, le=1)]
+Weight = Annotated[float, pydantic.Field(ge=0)]
+Positive = Annotated[float, pydantic.Field(gt=0)]
+Count = Annotated[int, pydantic.Field(ge=1)]
 M = typing.TypeVar("M", bound=pydantic.BaseModel)
 
 
@@ -34,7 +40,7 @@ def check(model: type[M], values: Any, where: Location = ()) -> tuple[M | None, 
 
 def options_of(function: Callable[..., Any], name: str = "options") -> type[pydantic.BaseModel]:
     """A pydantic model of a function's keyword-only parameters."""
-    hints = typing.get_type_hints(function)
+    hints = typing.get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from tiny import ROOT, SIZES, read_json, sentences, tiny_model, write_csv
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from limbeck import execute, load_recipe
+from limbeck import METHODS, execute, load_recipe
 from limbeck.run import RunDirectory
 
 LABELS = {"id2label": {0: "negative", 1: "positive"}, "label2id": {"negative": 0, "positive": 1}}
@@ -222,6 +222,19 @@ def test_a_student_of_another_family_and_width(table_files, teacher_folder, tmp_
     run = execute(recipe(table_files, teacher_folder, student={"config": config}), tmp_path / "run")
     assert read_json(run.student / "config.json")["model_type"] == "distilbert"
     assert read_json(run.student / "config.json")["id2label"] == {"0": "negative", "1": "positive"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_with_a_student_of_another_family_and_width(name, table_files, teacher_folder, tmp_path):
+    config = {"model_type": "distilbert", "n_layers": 2, "dim": 16, "n_heads": 2, "hidden_dim": 32}
+    method = {"name": name} | ({"projector": True} if name == "ics" else {})
+    if name in ("fsd", "fsd_g"):
+        method["memory"] = 8
+    run = execute(recipe(table_files, teacher_folder, student={"config": config}, method=method), tmp_path / "run")
+    assert all(
+        key.startswith(("distilbert.", "pre_", "classifier.")) for key in load_file(run.student / "model.safetensors")
+    )
+    assert "loss" in (run.path / "history.jsonl").read_text()
 
 
 def recipe(table_files, teacher, **blocks):

@@ -8,7 +8,7 @@ from tiny import tiny_batch, tiny_model
 from torch import nn
 
 from limbeck import METHODS, Distiller, Features, LiveTeacher, Needs, Objective, Pair, Term, Wanted, projector
-from limbeck.errors import ModelError
+from limbeck.errors import ModelError, RecipeError
 from limbeck.pair import Shape
 
 
@@ -90,6 +90,11 @@ def test_a_term_of_weight_zero_is_neither_captured_nor_computed():
     objective = METHODS["kd"](pair(), alpha=1.0)
     assert objective.needs().teacher == Wanted()
     assert set(objective(features(torch.tensor(S)), None, {"labels": torch.tensor([0, 1])})) == {"task"}
+
+
+def test_weights_that_are_all_zero_are_refused():
+    with pytest.raises(RecipeError, match="Every weight"):
+        METHODS["ics"](pair(), alpha_1=0, alpha_2=0, alpha_3=0)
 
 
 def test_half_precision_logits_are_compared_in_float32():

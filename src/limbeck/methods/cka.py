@@ -9,22 +9,25 @@ from torch import Tensor
 
 from limbeck import similarity
 from limbeck.layers import Layers
-from limbeck.methods.alignment import aligned
+from limbeck.methods.alignment import Alignment
+from limbeck.methods.ft import TaskLoss
+from limbeck.methods.kd import SoftLogits
 from limbeck.objective import Objective
 from limbeck.pair import Pair
 from limbeck.pooling import Pool
+from limbeck.schema import Positive, Share, Weight
 
 
 def cka(
     pair: Pair,
     *,
-    alpha: float = 0.6,
-    gamma: float = 1.0,
+    alpha: Share = 0.6,
+    gamma: Weight = 1.0,
     layers: Layers = "middle",
     pool: Pool = "mean",
     estimator: Literal["unbiased", "biased"] = "unbiased",
     kernel: Literal["linear", "rbf"] = "linear",
-    temperature: float = 1.0,
+    temperature: Positive = 1.0,
     mask_padding: bool = True,
 ) -> Objective:
     """Alignment of hidden layers by centred kernel alignment, with the logits and labels.
@@ -50,13 +53,8 @@ def cka(
         value = similarity.cka(x, y, mask=mask, estimator=estimator, kernel=kernel)
         return torch.where(value == 0, 0, 1 - value)  # 0 exactly: CKA does not exist here
 
-    return aligned(
-        pair,
-        distance,
-        alpha=alpha,
-        gamma=gamma,
-        layers=layers,
-        pool=pool,
-        temperature=temperature,
-        mask_padding=mask_padding,
+    return Objective(
+        task=(gamma, TaskLoss(pair.problem)),
+        sim=(alpha, Alignment(pair, layers, pool, distance, mask_padding)),
+        kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
     )

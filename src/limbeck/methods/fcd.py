@@ -15,6 +15,7 @@ from limbeck.methods.ft import TaskLoss
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
 from limbeck.pooling import left_aligned
+from limbeck.schema import Positive, Weight
 
 
 class Relations(Term):
@@ -67,12 +68,12 @@ class SampleRelations(Relations):
 def fcd(
     pair: Pair,
     *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
+    alpha: Weight = 1.0,
+    beta: Weight = 1.0,
     layers: Layers = "uniform",
     norm: Literal["l2", "layernorm", "softmax", "none"] = "l2",
     relation_loss: Literal["pearson", "mse", "kl"] = "pearson",
-    tau: float = 10.0,
+    tau: Positive = 10.0,
     reduction: Literal["mean", "sum"] = "mean",
     include_diagonal: bool = True,
     mask_padding: bool = True,

@@ -21,6 +21,7 @@ from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
 from limbeck.pooling import left_aligned
 from limbeck.progress import progress
+from limbeck.schema import Count, Positive, Share, Weight
 
 Estimator = Literal["biased", "unbiased"]
 
@@ -168,15 +169,15 @@ def _save(folder: Path | None, centroids: Tensor, passes: int) -> None:
 def fsd(
     pair: Pair,
     *,
-    alpha: float = 0.5,
-    temperature: float = 10.0,
-    beta: float = 4.0,
-    gamma_i: float = 1.0,
-    gamma_l: float = 1.0,
-    gamma_g: float = 1e-4,
-    gamma_m: float = 1e-6,
-    memory: int = 100,
-    passes: int = 3,
+    alpha: Share = 0.5,
+    temperature: Positive = 10.0,
+    beta: Weight = 4.0,
+    gamma_i: Weight = 1.0,
+    gamma_l: Weight = 1.0,
+    gamma_g: Weight = 1e-4,
+    gamma_m: Share = 1e-6,
+    memory: Count = 100,
+    passes: Count = 3,
     estimator: Estimator = "biased",
     mask_padding: bool = True,
 ) -> Objective:

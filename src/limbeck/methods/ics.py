@@ -17,6 +17,7 @@ from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
 from limbeck.pooling import Pool, pool
 from limbeck.projectors import projector as make_projector
+from limbeck.schema import Count, Positive, Weight
 from limbeck.tasks.task import Problem
 
 
@@ -58,14 +59,14 @@ def class_of(labels: Tensor, problem: Problem, bin_width: float) -> Tensor:
 def ics(
     pair: Pair,
     *,
-    k: int = 1,
-    alpha_1: float = 0.01,
-    alpha_2: float = 0.5,
-    alpha_3: float = 0.5,
-    temperature: float = 5.0,
+    k: Count = 1,
+    alpha_1: Weight = 0.01,
+    alpha_2: Weight = 0.5,
+    alpha_3: Weight = 0.5,
+    temperature: Positive = 5.0,
     pool: Pool = "cls",
     reduction: Literal["sum", "mean"] = "sum",
-    bin_width: float = 1.0,
+    bin_width: Positive = 1.0,
     projector: bool = False,
 ) -> Objective:
     """Each student sample is pulled to its nearest teacher samples of the same class.

@@ -11,6 +11,7 @@ from limbeck.features import Features, Needs, Wanted
 from limbeck.methods.ft import TaskLoss
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
+from limbeck.schema import Positive, Share
 from limbeck.tasks.task import Problem
 
 
@@ -44,7 +45,7 @@ class SoftLogits(Term):
         return self.temperature**2 * divergence.sum(-1).mean()
 
 
-def kd(pair: Pair, *, alpha: float = 0.5, temperature: float = 5.0) -> Objective:
+def kd(pair: Pair, *, alpha: Share = 0.5, temperature: Positive = 5.0) -> Objective:
     """Knowledge distillation of the softened logits ("KD", "VKD").
 
     Equation: L = α·CE(y, s) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T))

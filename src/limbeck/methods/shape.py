@@ -8,22 +8,25 @@ from torch import Tensor
 
 from limbeck import similarity
 from limbeck.layers import Layers
-from limbeck.methods.alignment import aligned
+from limbeck.methods.alignment import Alignment
+from limbeck.methods.ft import TaskLoss
+from limbeck.methods.kd import SoftLogits
 from limbeck.objective import Objective
 from limbeck.pair import Pair
 from limbeck.pooling import Pool
+from limbeck.schema import Positive, Share, Weight
 
 
 def shape(
     pair: Pair,
     *,
-    alpha: float = 0.6,
-    gamma: float = 1.0,
+    alpha: Share = 0.6,
+    gamma: Weight = 1.0,
     layers: Layers = "middle",
     pool: Pool = "mean",
     kind: Literal["angular", "euclidean"] = "angular",
-    beta: float = 1.0,
-    temperature: float = 1.0,
+    beta: Share = 1.0,
+    temperature: Positive = 1.0,
     mask_padding: bool = True,
 ) -> Objective:
     """Alignment of hidden layers by the Shape distance, with the logits and labels.
@@ -49,13 +52,8 @@ def shape(
     def distance(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
         return similarity.shape_distance(x, y, mask=mask, kind=kind, beta=beta)
 
-    return aligned(
-        pair,
-        distance,
-        alpha=alpha,
-        gamma=gamma,
-        layers=layers,
-        pool=pool,
-        temperature=temperature,
-        mask_padding=mask_padding,
+    return Objective(
+        task=(gamma, TaskLoss(pair.problem)),
+        sim=(alpha, Alignment(pair, layers, pool, distance, mask_padding)),
+        kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
     )
