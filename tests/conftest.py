@@ -17,13 +17,13 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 from tiny import VOCAB, WORDS, sentences, tiny_model, write_csv
 from transformers import AutoTokenizer
 
-from limbeck.tokenizer import train_wordpiece
+from limbeck.tokenizer import make_wordpiece
 
 
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer") / "words"
-    train_wordpiece([" ".join(WORDS)], folder, vocab_size=VOCAB)
+    make_wordpiece([" ".join(WORDS)], folder, vocab_size=VOCAB)
     return folder
 
 

@@ -19,7 +19,7 @@ from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.glue import GLUE
 from limbeck.tasks.task import Task
-from limbeck.tokenizer import train_wordpiece
+from limbeck.tokenizer import make_wordpiece
 
 logger = logging.getLogger("limbeck")
 
@@ -99,7 +99,7 @@ def _models(task: Task, model: str | None, home: Path) -> tuple[dict[str, Any], 
     folder = home / "tokenizer"
     if not (folder / "tokenizer.json").is_file():
         train = task.split("train")
-        train_wordpiece((text for column in task.text_columns for text in train[column]), folder)
+        make_wordpiece((text for column in task.text_columns for text in train[column]), folder)
     return {"config": _SCRATCH_TEACHER, "tokenizer": str(folder)}, {"config": _SCRATCH_STUDENT}
 
 

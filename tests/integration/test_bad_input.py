@@ -10,7 +10,7 @@ from tiny import sentences, tiny_model, write_csv
 from transformers import AutoTokenizer
 
 from limbeck.cli import main
-from limbeck.tokenizer import train_wordpiece
+from limbeck.tokenizer import make_wordpiece
 
 
 @pytest.fixture()
@@ -121,7 +121,7 @@ def test_student_deeper_than_teacher(distil, fails, tmp_path, tokenizer, table_f
 
 def test_different_tokenizers(distil, tmp_path):
     tiny_model("bert", depth=2).save_pretrained(tmp_path / "other")
-    train_wordpiece(["entirely other words zebra quartz"], tmp_path / "words", vocab_size=120)
+    make_wordpiece(["entirely other words zebra quartz"], tmp_path / "words", vocab_size=120)
     AutoTokenizer.from_pretrained(tmp_path / "words").save_pretrained(tmp_path / "other")
     message = distil("student={model: other}")
     assert "Student and teacher have different tokenizers" in message and "student.from=teacher" in message

@@ -293,6 +293,16 @@ def test_prepare_sees_every_batch_once_before_training(table_files, teacher_fold
     assert (tmp_path / "prepared").read_text() == "once "
 
 
+def test_the_same_recipe_gives_the_same_weights(table_files, teacher_folder, tmp_path):
+    config = {"num_hidden_layers": 2, "hidden_size": 16}  # new random weights, new order of the data, dropout
+    same = [recipe(table_files, teacher_folder, student={"config": config}) for _ in range(2)]
+    other = recipe(table_files, teacher_folder, student={"config": config}, seed=1)
+    runs = [execute(r, tmp_path / str(i)) for i, r in enumerate((*same, other))]
+    first, second, third = (load_file(run.student / "model.safetensors") for run in runs)
+    assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
+    assert not all(torch.equal(tensor, third[name]) for name, tensor in first.items())
+
+
 def test_resuming_a_finished_run_changes_nothing(table_files, teacher_folder, tmp_path):
     first = execute(recipe(table_files, teacher_folder), tmp_path / "run")
     before = first.metrics()

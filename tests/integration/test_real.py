@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck import METHODS, execute, load_recipe
 from limbeck.tasks import load_task
-from limbeck.tokenizer import train_wordpiece
+from limbeck.tokenizer import make_wordpiece
 
 GLUE = SHARED / "data" / "glue"
 ENCODER = SHARED / "models" / "gte-small"
@@ -65,7 +65,7 @@ def small_teacher(tmp_path_factory):
 def teach(name, folder):
     task = load_task(f"glue/{name}", data_dir=str(GLUE))
     small = task.split("train").select(range(500))
-    train_wordpiece((text for column in task.text_columns for text in small[column]), folder / "words", 800)
+    make_wordpiece((text for column in task.text_columns for text in small[column]), folder / "words", 800)
     student = {"config": SMALL, "tokenizer": str(folder / "words")}
     return execute(
         load_recipe(values=common(name) | {"student": student, "method": {"name": "ft"}}), folder / "teacher"
