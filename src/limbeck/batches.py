@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +62,13 @@ class Batches:
         batch_size: int,
         folder: Path | None = None,
     ) -> None:
-        self.encoded, self.collate, self.folder = encoded, collate, folder
-        lengths = torch.tensor([len(ids) for ids in encoded["input_ids"]])
-        self.indices = lengths.argsort(descending=True, stable=True).split(batch_size)
+        self.encoded, self.collate, self.batch_size, self.folder = encoded, collate, batch_size, folder
+
+    @cached_property
+    def indices(self) -> tuple[Tensor, ...]:
+        # only when they are asked for: most methods have nothing to prepare, and this reads every row
+        lengths = torch.tensor([len(ids) for ids in self.encoded["input_ids"]])
+        return lengths.argsort(descending=True, stable=True).split(self.batch_size)
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -147,7 +147,7 @@ def evaluate(
     """Score a model on a task with the task's official metrics."""
     from limbeck.evaluation import evaluate as score
 
-    flags = _flags(data_dir, None, None, None, None, None)
+    flags = _flags(data_dir)
     result = score(model, task=task, split=split, overrides=[*flags, *(overrides or [])], batch_size=batch_size)
     table = Table(title=f"{model} on {result.task}, {result.split} ({result.examples:,} examples)")
     table.add_column("metric")
@@ -318,11 +318,11 @@ def _recipe_and_overrides(words: list[str]) -> tuple[str | None, list[str]]:
 
 def _flags(
     data_dir: Path | None,
-    max_length: int | None,
-    epochs: float | None,
-    batch_size: int | None,
-    learning_rate: float | None,
-    seed: int | None,
+    max_length: int | None = None,
+    epochs: float | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    seed: int | None = None,
 ) -> list[str]:
     values = {
         "task.data_dir": _quoted(str(data_dir)) if data_dir is not None else None,

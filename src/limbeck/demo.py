@@ -60,10 +60,10 @@ class Row:
 def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = None, seed: int = 0) -> list[Row]:
     """Run the comparison into folders under ``output``; finished parts of an earlier call are used again."""
     block = _task_block(task_dir)
-    task = load_task(**{key: value for key, value in block.items() if key != "max_length"})
+    task = load_task(**block)
     home = output / f"{task.name.replace('/', '-')}-{Path(model).name if model else 'scratch'}-s{seed}"
     teacher_recipe, student = _models(task, model, home)
-    common = {"task": block, "seed": seed}
+    common = {"task": block | {"max_length": _MAX_LENGTH}, "seed": seed}
     train, student_train = (_PRETRAINED_TRAIN,) * 2 if model else (_SCRATCH_TRAIN, _SCRATCH_STUDENT_TRAIN)
     logger.info("Teacher: fine-tuning on %s (%s training examples).", task.name, f"{len(task.split('train')):,}")
     values = common | {"student": teacher_recipe, "method": {"name": "ft"}, "train": train}
@@ -83,13 +83,13 @@ def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = 
 
 def _task_block(task_dir: Path | None) -> dict[str, Any]:
     if task_dir is None:
-        return {"name": "reviews", "size": 10_000, "max_length": _MAX_LENGTH}
+        return {"name": "reviews", "size": 10_000}
     folders = {spec.folder.lower(): name for name, spec in GLUE.items()}
     name = folders.get(task_dir.resolve().name.lower())
     if name is None:
         known = ", ".join(sorted(spec.folder for spec in GLUE.values()))
         raise DataError(f"--task-dir must be a GLUE task's folder, named as GLUE names it ({known}); seen: {task_dir}.")
-    return {"name": f"glue/{name}", "data_dir": str(task_dir), "max_length": _MAX_LENGTH}
+    return {"name": f"glue/{name}", "data_dir": str(task_dir)}
 
 
 def _models(task: Task, model: str | None, home: Path) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -12,7 +12,7 @@ import yaml
 
 from limbeck.errors import ModelError, RecipeError
 from limbeck.inference import predict_logits
-from limbeck.models import load_fine_tuned, load_tokenizer, parameters
+from limbeck.models import PROBLEM_TYPE, load_fine_tuned, load_tokenizer, parameters
 from limbeck.recipe import TaskBlock, load_task_block
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator, encode
@@ -20,11 +20,7 @@ from limbeck.tasks.files import file_format, write_table
 from limbeck.tasks.table import read_texts
 from limbeck.tasks.task import Problem, Task
 
-_PROBLEM: dict[str | None, Problem] = {
-    "single_label_classification": "classification",
-    "multi_label_classification": "multi_label",
-    "regression": "regression",
-}
+_PROBLEM: dict[str | None, Problem] = {name: problem for problem, name in PROBLEM_TYPE.items()}
 
 
 @dataclass(frozen=True)

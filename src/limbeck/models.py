@@ -10,10 +10,10 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 from limbeck import hub
 from limbeck.errors import ModelError
-from limbeck.tasks.task import Task
+from limbeck.tasks.task import Problem, Task
 
 _PROBE = "It's a probe: tokenizers must agree on Words, numbers (3.14) and naïve accents."
-_PROBLEM_TYPE = {
+PROBLEM_TYPE: dict[Problem, str] = {
     "classification": "single_label_classification",
     "regression": "regression",
     "multi_label": "multi_label_classification",
@@ -44,7 +44,7 @@ def label_config(task: Task) -> dict[str, Any]:
     """The entries of a model's config that describe the task's labels, kept in every exported model."""
     names = task.label_names or ("score",)
     return {
-        "problem_type": _PROBLEM_TYPE[task.problem],
+        "problem_type": PROBLEM_TYPE[task.problem],
         "id2label": dict(enumerate(names)),
         "label2id": {name: index for index, name in enumerate(names)},
     }

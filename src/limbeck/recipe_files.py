@@ -35,12 +35,15 @@ def read_recipe(source: str | Path) -> RecipeText:
     """A YAML file, a row of a family file (``my.yaml/row``), or a shipped recipe by name."""
     name = str(source)
     if Path(name).is_file():
-        return _plain(Path(name))
+        found = _read(Path(name), name)
+        if name not in found:
+            raise RecipeError(f"{name} holds several recipes; name one of its rows: {', '.join(found)}.")
+        return found[name]
     if name in shipped_recipes():
         return shipped_recipes()[name]
     family, _, row = name.rpartition("/")
     if family and Path(family).is_file():
-        rows = _rows(Path(family), family)
+        rows = _read(Path(family), family)
         if name in rows:
             return rows[name]
         raise RecipeError(unknown(f"row of {family}", row, [key.rpartition("/")[2] for key in rows]))
@@ -53,8 +56,7 @@ def shipped_recipes() -> dict[str, RecipeText]:
     """Every recipe that comes with limbeck, rows of families included, by name."""
     recipes: dict[str, RecipeText] = {}
     for path in sorted(Path(str(resources.files("limbeck") / "recipes")).glob("*.yaml")):
-        rows = _rows(path, path.stem)
-        recipes.update(rows or {path.stem: _plain(path)})
+        recipes |= _read(path, path.stem)
     return recipes
 
 
@@ -69,18 +71,13 @@ def put(values: dict[str, Any], path: str, value: Any) -> None:
     values[last] = value
 
 
-def _plain(path: Path) -> RecipeText:
-    values, lines, about = _read_yaml(path)
-    if "tables" in values:
-        rows = ", ".join(_rows(path, str(path)))
-        raise RecipeError(f"{path} holds several recipes; name one of its rows: {rows}.")
-    return RecipeText(str(path), values, about, lines)
-
-
-def _rows(path: Path, family: str) -> dict[str, RecipeText]:
-    content, _, _ = _read_yaml(path)
+def _read(path: Path, family: str) -> dict[str, RecipeText]:
+    """The recipe in a file under the name ``family``, or the rows of a family under ``family/row``."""
+    content, lines, about = _read_yaml(path)
+    if "tables" not in content:
+        return {family: RecipeText(family, content, about, lines)}
     rows = {}
-    for table in content.get("tables", []):
+    for table in content["tables"]:
         for name, row in table["rows"].items():
             values = copy.deepcopy(content["base"])
             for key, value in (table.get("set", {}) | row.get("set", {})).items():

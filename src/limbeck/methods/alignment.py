@@ -7,31 +7,26 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from limbeck.features import Features, Needs, Wanted
-from limbeck.layers import Layers, layer_map
-from limbeck.objective import Term
+from limbeck.features import Features
+from limbeck.layers import Layers
+from limbeck.methods.paired import PairedLayers
 from limbeck.pair import Pair
 from limbeck.pooling import Pool, pool
 
 Distance = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-class Alignment(Term):
+class Alignment(PairedLayers):
     """The mean over layer pairs of the distance between the student's and the teacher's representations."""
 
     relational = True
 
     def __init__(self, pair: Pair, layers: Layers, pool: Pool, distance: Distance, mask_padding: bool) -> None:
-        super().__init__()
-        self.pairs = layer_map(layers, pair.student.depth, pair.the_teacher.depth)
-        self.pool, self.distance, self.mask_padding = pool, distance, mask_padding
-
-    def needs(self) -> Needs:
-        student, teacher = zip(*self.pairs, strict=True)
-        return Needs(Wanted(hidden=student), Wanted(hidden=teacher))
+        super().__init__(pair, layers, mask_padding)
+        self.pool, self.distance = pool, distance
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        mask = student.mask if self.mask_padding else torch.ones_like(student.mask)
+        mask = self.counted(student)
         values = []
         for s, t in self.pairs:
             x, real = pool(student.hidden[s], mask, self.pool)

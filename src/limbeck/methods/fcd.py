@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from limbeck import similarity
-from limbeck.features import Features, Needs, Wanted
-from limbeck.layers import Layers, layer_map
+from limbeck.features import Features
+from limbeck.layers import Layers
 from limbeck.methods.ft import TaskLoss
-from limbeck.objective import Objective, Term
+from limbeck.methods.paired import PairedLayers
+from limbeck.objective import Objective
 from limbeck.pair import Pair
 from limbeck.pooling import left_aligned
 from limbeck.schema import Positive, Weight
 
 
-class Relations(Term):
+class Relations(PairedLayers):
     """The loss between relation matrices of each layer pair, summed or averaged over the pairs."""
 
     def __init__(
         self,
         compare: Callable[..., Tensor],
-        pairs: Sequence[tuple[int, int]],
+        pair: Pair,
+        layers: Layers,
         reduction: Literal["mean", "sum"],
         mask_padding: bool,
         **settings: Any,
     ) -> None:
-        super().__init__()
-        self.compare, self.pairs, self.reduction = compare, list(pairs), reduction
-        self.mask_padding, self.settings = mask_padding, settings
-
-    def needs(self) -> Needs:
-        student, teacher = zip(*self.pairs, strict=True)
-        return Needs(Wanted(hidden=student), Wanted(hidden=teacher))
+        super().__init__(pair, layers, mask_padding)
+        self.compare, self.reduction, self.settings = compare, reduction, settings
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        values = torch.stack([self._compare(student.hidden[s], teacher.hidden[t], student.mask) for s, t in self.pairs])
+        mask = self.counted(student)
+        values = torch.stack([self._compare(student.hidden[s], teacher.hidden[t], mask) for s, t in self.pairs])
         return values.mean() if self.reduction == "mean" else values.sum()
 
     def _compare(self, s: Tensor, t: Tensor, mask: Tensor) -> Tensor:
-        if not self.mask_padding:
-            return self.compare(s, t, torch.ones_like(mask), **self.settings)
         # position j must be the j-th token of every sample, whichever side was padded
         (s, aligned), (t, _) = left_aligned(s, mask), left_aligned(t, mask)
         return self.compare(s, t, aligned, **self.settings)
@@ -97,10 +93,9 @@ def fcd(
         include_diagonal: a token's relation with itself counts, as in the paper, although it dominates
         mask_padding: false lets padding count, as the paper's listing does
     """
-    pairs = layer_map(layers, pair.student.depth, pair.the_teacher.depth)
     settings = {"norm": norm, "loss": relation_loss, "tau": tau, "include_diagonal": include_diagonal}
     return Objective(
         task=(1.0, TaskLoss(pair.problem)),
-        tokens=(alpha, TokenRelations(pairs, reduction, mask_padding, **settings)),
-        samples=(beta, SampleRelations(pairs, reduction, mask_padding, **settings)),
+        tokens=(alpha, TokenRelations(pair, layers, reduction, mask_padding, **settings)),
+        samples=(beta, SampleRelations(pair, layers, reduction, mask_padding, **settings)),
     )
