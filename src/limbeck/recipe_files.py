@@ -76,6 +76,16 @@ def _read(path: Path, family: str) -> dict[str, RecipeText]:
     content, lines, about = _read_yaml(path)
     if "tables" not in content:
         return {family: RecipeText(family, content, about, lines)}
+    try:
+        return _rows(content, family)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise RecipeError(
+            f"{path}: a family has base (a recipe) and tables, a list whose entries have where, metrics and rows; "
+            f"seen: {type(error).__name__} {error}."
+        ) from error
+
+
+def _rows(content: dict[str, Any], family: str) -> dict[str, RecipeText]:
     rows = {}
     for table in content["tables"]:
         for name, row in table["rows"].items():

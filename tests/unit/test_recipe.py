@@ -178,6 +178,12 @@ def test_rows_of_a_family_are_changes_to_its_base(tmp_path):
         load_recipe(path)
 
 
+@pytest.mark.parametrize("broken", ["tables: [{rows: {a: {}}}]", "base: {}\ntables: {a: 1}", "base: {}\ntables: [1]"])
+def test_a_family_that_is_not_one(tmp_path, broken):
+    with pytest.raises(RecipeError, match="a family has base"):
+        load_recipe(f"{write(tmp_path, broken)}/a")
+
+
 def test_a_grid_is_checked_where_it_goes():
     with pytest.raises(RecipeError, match=r"grid\.method\.alpha: 'x'.*"):
         load_recipe(values={**GOOD, "grid": {"method.alpha": [0.2, "x"]}})
