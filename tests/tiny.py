@@ -16,6 +16,12 @@ VOCAB = 120
 SIZES: dict[str, dict[str, Any]] = {
     "bert": {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48},
     "roberta": {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "max_position_embeddings": 66},
+    "xlm-roberta": {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 66,
+    },
     "electra": {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48, "embedding_size": 16},
     "distilbert": {"dim": 32, "n_heads": 4, "hidden_dim": 48},
     "deberta-v2": {

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
+from torch.utils.data import IterableDataset, Sampler
 
 _BATCHES_IN_A_POOL = 50
 
@@ -51,8 +53,8 @@ class LengthGroupedOrder(Sampler[int]):
 class Batches:
     """Every example once, as padded batches from long to short; can be iterated again and again.
 
-    ``folder`` is where a term that reads them before training may keep what it has found, so that it need not start
-    over after a crash.
+    A stream of blocks is read in its own order. ``folder`` is where a term that reads them before training may keep
+    what it has found, so that it need not start over after a crash.
     """
 
     def __init__(
@@ -71,8 +73,15 @@ class Batches:
         return lengths.argsort(descending=True, stable=True).split(self.batch_size)
 
     def __len__(self) -> int:
+        if isinstance(self.encoded, IterableDataset):
+            return math.ceil(len(self.encoded) / self.batch_size)  # type: ignore[arg-type]
         return len(self.indices)
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        if isinstance(self.encoded, IterableDataset):
+            rows = iter(self.encoded)
+            while batch := list(islice(rows, self.batch_size)):
+                yield self.collate(batch)
+            return
         for indices in self.indices:
             yield self.collate([self.encoded[i] for i in indices.tolist()])

@@ -45,7 +45,9 @@ class Capture:
             for kind in ("queries", "keys", "values"):
                 for layer in getattr(wanted, kind):
                     hooks.enter_context(self._hook_projection(kind, layer, store[kind]))
-            output = self.model(**model_inputs(self.model, batch))
+            # without its head where no logits are wanted: a language model's head costs as much as several blocks
+            runs = self.model if wanted.logits else self.model.base_model
+            output = runs(**model_inputs(self.model, batch))
         logits = output.logits if wanted.logits else None
         return output, Features(batch["attention_mask"].bool(), logits, **store)
 

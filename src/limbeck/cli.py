@@ -146,6 +146,7 @@ def evaluate(
 ) -> None:
     """Score a model on a task with the task's official metrics."""
     from limbeck.evaluation import evaluate as score
+    from limbeck.metrics import shown
 
     flags = _flags(data_dir)
     result = score(model, task=task, split=split, overrides=[*flags, *(overrides or [])], batch_size=batch_size)
@@ -153,7 +154,7 @@ def evaluate(
     table.add_column("metric")
     table.add_column("score", justify="right")
     for name, value in result.metrics.items():
-        table.add_row(name, f"{100 * value:.2f}")
+        table.add_row(name, shown(name, value))
     out.print(table)
 
 
@@ -342,6 +343,7 @@ def _quoted(text: str) -> str:
 
 
 def _run(recipe: Any, output: Path | None, resume: bool) -> None:
+    from limbeck.metrics import shown
     from limbeck.run import execute
 
     task, method = (name.replace("/", "-").replace(":", "-") for name in (recipe.task.name, recipe.method.name))
@@ -356,13 +358,14 @@ def _run(recipe: Any, output: Path | None, resume: bool) -> None:
     )
     table.add_column("metric")
     table.add_column("score", justify="right")
-    teacher = results.get("teacher")
+    teacher = results.get("teacher", {})
     if teacher:
         table.add_column("teacher", justify="right")
+    theirs = teacher.get("metrics", {})  # plain text has none
     for name, value in results["metrics"].items():
-        table.add_row(name, f"{100 * value:.2f}", *([f"{100 * teacher['metrics'][name]:.2f}"] if teacher else []))
+        table.add_row(name, shown(name, value), *([shown(name, theirs[name])] if name in theirs else []))
     table.add_row("parameters", f"{results['parameters']:,}", *([f"{teacher['parameters']:,}"] if teacher else []))
-    if teacher:
+    if "agreement" in teacher:
         table.add_row("agreement with teacher", f"{100 * teacher['agreement']:.2f}", "")
     out.print(table)
     out.print(f"Run directory: {run.path}", highlight=False)

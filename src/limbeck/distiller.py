@@ -18,7 +18,8 @@ Teacher = Callable[[Mapping[str, Tensor], Wanted], Features]
 class Distiller(nn.Module):
     """``Distiller(student, objective, teacher)(**batch)`` returns the loss, the logits and every term's value.
 
-    The student is captured only as far as the objective needs, and the teacher runs only if it needs it at all.
+    The student is captured only as far as the objective needs, and the teacher runs only if it needs it at all. Where no
+    term needs the student's logits they are None, and its head is not run.
     """
 
     # The loss is a mean over the batch: Trainer must divide it by the accumulation steps itself.
@@ -35,9 +36,9 @@ class Distiller(nn.Module):
             raise ModelError(f"This objective ({objective}) needs a teacher, and none was given: set teacher.model.")
 
     def forward(self, **batch: Tensor) -> dict[str, Any]:
-        output, student = self._capture(batch, self.needs.student)
+        _, student = self._capture(batch, self.needs.student)
         teacher = Features(student.mask)
         if self.teacher is not None and self.needs.teacher:
             teacher = self.teacher(batch, self.needs.teacher)
         terms = self.objective(student, teacher, batch)
-        return {"loss": self.objective.total(terms), "logits": output.logits, "terms": terms}
+        return {"loss": self.objective.total(terms), "logits": student.logits, "terms": terms}

@@ -10,15 +10,22 @@ from typing import Any
 import numpy as np
 import yaml
 
+from limbeck.batches import Batches
+from limbeck.blocks import Blocks, Packing
+from limbeck.distiller import Distiller
 from limbeck.errors import ModelError, RecipeError
-from limbeck.inference import predict_logits
+from limbeck.families import family_of
+from limbeck.inference import dev_loss, predict_logits
+from limbeck.methods import find_method
 from limbeck.models import PROBLEM_TYPE, load_fine_tuned, load_tokenizer, parameters
+from limbeck.pair import Pair
 from limbeck.recipe import TaskBlock, load_task_block
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.files import file_format, write_table
 from limbeck.tasks.table import read_texts
 from limbeck.tasks.task import Problem, Task
+from limbeck.tasks.text import TextTask
 
 _PROBLEM: dict[str | None, Problem] = {name: problem for problem, name in PROBLEM_TYPE.items()}
 
@@ -43,6 +50,8 @@ def evaluate(
     """Score a run directory or a checkpoint; a run directory knows its own task."""
     block = _task_of(model, task, overrides)
     loaded = load_task(block.name, **block.options)
+    if isinstance(loaded, TextTask):
+        return _evaluate_text(model, loaded, split, block.max_length, batch_size)
     network, tokenizer = load_fine_tuned(model, loaded), load_tokenizer(model)
     encoded = encode(loaded, loaded.split(split), tokenizer, block.max_length, block.too_long)
     if "labels" not in encoded.column_names:
@@ -52,6 +61,20 @@ def evaluate(
     logits = predict_logits(network, encoded, Collator(tokenizer), batch_size, f"evaluate on {split}")
     scores = loaded.score(logits, np.asarray(encoded["labels"][:]))
     return Evaluation(loaded.name, split, len(logits), scores, parameters(network))
+
+
+def _evaluate_text(model: str | Path, task: TextTask, split: str, max_length: int, batch_size: int) -> Evaluation:
+    """How well a language model predicts the tokens of the texts; their masks are the same in every call."""
+    if split not in task.texts:
+        raise RecipeError(f"The task 'text' has no split '{split}'. It has: {', '.join(task.texts)}.")
+    network, tokenizer = load_fine_tuned(model, task), load_tokenizer(model)
+    packing = Packing(tokenizer, max_length, family_of(network).causal, task.mask)
+    blocks = Blocks(task.texts[split], packing, seed=0, shuffle=False)
+    blocks.count()
+    batches = Batches(blocks, Collator(tokenizer, token_labels=True), batch_size)
+    distiller = Distiller(network, find_method("ft")(Pair.of(network, None, task.problem)))
+    scores = dev_loss(distiller, batches, f"evaluate on {split}")
+    return Evaluation(task.name, split, len(blocks), scores, parameters(network))
 
 
 def predict_file(
@@ -89,7 +112,11 @@ def _task_of(model: str | Path, task: str | None, overrides: Sequence[str]) -> T
 
 def _own_task(model: str | Path) -> dict[str, Any] | None:
     file = Path(model) / "recipe.yaml"
-    return yaml.safe_load(file.read_text(encoding="utf-8"))["task"] if file.is_file() else None
+    if not file.is_file():
+        return None
+    recipe: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    own: dict[str, Any] = recipe["stages"][-1]["task"] if "stages" in recipe else recipe["task"]
+    return own
 
 
 def _columns_of(block: TaskBlock | None) -> list[str]:

@@ -5,7 +5,8 @@ Adding a family is one entry in ``FAMILIES``; paths start at the base model (blo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,7 +22,9 @@ class Family:
     values: str
     fused: bool = False  # queries, keys and values are three equal parts of one module's output
     final_norm: str | None = None  # applied after the last block, as part of the last hidden state
+    causal: bool = False  # a token sees only the tokens before it
     raw_scores: bool = True  # q·k/√d_head is what the model's attention softmaxes (no rotary, no relative part)
+    raw_scores_if: Mapping[str, Any] = field(default_factory=dict)  # ... as long as the config says so
 
 
 _SELF = "attention.self."
@@ -36,7 +39,16 @@ FAMILIES: dict[str, Family] = {
     "deberta-v2": Family(
         "encoder.layer", _SELF + "query_proj", _SELF + "key_proj", _SELF + "value_proj", raw_scores=False
     ),
-    "gpt2": Family("h", "attn.c_attn", "attn.c_attn", "attn.c_attn", fused=True, final_norm="ln_f"),
+    "gpt2": Family(
+        "h",
+        "attn.c_attn",
+        "attn.c_attn",
+        "attn.c_attn",
+        fused=True,
+        final_norm="ln_f",
+        causal=True,
+        raw_scores_if={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+    ),
     "modernbert": Family(
         "layers", "attn.Wqkv", "attn.Wqkv", "attn.Wqkv", fused=True, final_norm="final_norm", raw_scores=False
     ),
@@ -60,6 +72,14 @@ def blocks_of(model: Any) -> nn.ModuleList:
     """The transformer blocks of a model with or without a head."""
     blocks: nn.ModuleList = model.base_model.get_submodule(family_of(model).blocks)
     return blocks
+
+
+def has_raw_scores(model: Any) -> bool:
+    """Whether q·k/√d_head is what this model's attention softmaxes."""
+    family = family_of(model)
+    return family.raw_scores and all(
+        getattr(model.config, key, value) == value for key, value in family.raw_scores_if.items()
+    )
 
 
 def projection(family: Family, kind: str, block: nn.Module) -> nn.Module:

@@ -1,16 +1,19 @@
-"""Predict with a classifier: the one loop behind evaluation, prediction and the scores during training."""
+"""Predict and score: the loops behind evaluation, prediction and the scores during training."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 
 from limbeck.batches import Batches
 from limbeck.capture import model_inputs
 from limbeck.progress import progress
+from limbeck.tasks.task import IGNORED
 
 
 def predict_logits(
@@ -33,3 +36,33 @@ def predict_logits(
     restored = np.empty_like(logits)
     restored[torch.cat(batches.indices).numpy()] = logits
     return restored
+
+
+def dev_loss(distiller: Any, batches: Batches, job: str = "evaluate on validation") -> dict[str, float]:
+    """A language model's scores: the objective as ``loss``, and what its predictions are worth where it makes any.
+
+    ``perplexity`` and ``token_accuracy`` are over the tokens to predict.
+    """
+    training = distiller.training
+    distiller.eval()
+    device = distiller.student.device
+    rows, loss, tokens, nats, right = 0, 0.0, 0, 0.0, 0
+    try:
+        with torch.no_grad(), progress(job, len(batches)) as steps:
+            for batch in batches:
+                output = distiller(**{name: value.to(device) for name, value in batch.items()})
+                size = len(batch["input_ids"])
+                loss, rows = loss + size * output["loss"].item(), rows + size
+                if output["logits"] is not None:
+                    labels = batch["labels"].to(device)
+                    logits, labels = output["logits"][labels != IGNORED].float(), labels[labels != IGNORED]
+                    nats += cross_entropy(logits, labels, reduction="sum").item()
+                    right += int((logits.argmax(-1) == labels).sum())
+                    tokens += len(labels)
+                steps.advance()
+    finally:
+        distiller.train(training)
+    scores = {"loss": loss / rows}
+    if tokens:
+        scores |= {"perplexity": math.exp(min(nats / tokens, 700)), "token_accuracy": right / tokens}
+    return scores

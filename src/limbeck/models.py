@@ -1,4 +1,4 @@
-"""Load classifiers and tokenizers from a run directory, a folder or the hub, and check that they fit together."""
+"""Load models and tokenizers from a run directory, a folder or the hub, and check that they fit together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from limbeck import hub
 from limbeck.errors import ModelError
+from limbeck.families import family_of
 from limbeck.tasks.task import Problem, Task
 
 _PROBE = "It's a probe: tokenizers must agree on Words, numbers (3.14) and naïve accents."
@@ -40,8 +47,17 @@ def load_tokenizer(source: str | Path) -> Any:
     return tokenizer
 
 
+def model_class(problem: Problem, config: Any) -> Any:
+    """The transformers class whose head answers the problem; a language model's follows from its family."""
+    if problem != "language_model":
+        return AutoModelForSequenceClassification
+    return AutoModelForCausalLM if family_of(config).causal else AutoModelForMaskedLM
+
+
 def label_config(task: Task) -> dict[str, Any]:
     """The entries of a model's config that describe the task's labels, kept in every exported model."""
+    if task.problem == "language_model":
+        return {}
     names = task.label_names or ("score",)
     return {
         "problem_type": PROBLEM_TYPE[task.problem],
@@ -52,27 +68,38 @@ def label_config(task: Task) -> dict[str, Any]:
 
 def load_for_training(source: str | Path, task: Task, tokenizer: Any) -> Any:
     """A model to fine-tune on the task; its head is made anew where the checkpoint has none that fits."""
-    model = _load(
-        AutoModelForSequenceClassification,
-        resolve(source),
-        ignore_mismatched_sizes=True,
-        **label_config(task),
-    )
+    model, _ = _load_model(source, task.problem, ignore_mismatched_sizes=True, **label_config(task))
     model.config.pad_token_id = tokenizer.pad_token_id
     return model
 
 
 def load_fine_tuned(source: str | Path, task: Task | None = None) -> Any:
     """A model whose head has been trained, for that task where one is given: a teacher, or a model to evaluate."""
-    model, info = _load(AutoModelForSequenceClassification, resolve(source), output_loading_info=True)
-    if info["missing_keys"]:
-        raise ModelError(
-            f"{source} has no trained classification head (missing: {', '.join(sorted(info['missing_keys'])[:3])}). "
-            f"Fine-tune it first: limbeck finetune {task.name if task else 'TASK'} --model {source}"
-        )
-    if task is not None:
+    model, missing = _load_model(source, task.problem if task else "classification")
+    if missing:
+        raise _no_head(source, missing, task)
+    if task is not None and task.label_names:
         _check_labels(source, model, task)
     return model
+
+
+def load_teacher(source: str | Path, task: Task) -> tuple[Any, ModelError | None]:
+    """A teacher, and what is to be said if its predictions are needed although its head was never trained.
+
+    A teacher of plain text need not have a head: many methods compare hidden states alone.
+    """
+    if task.problem != "language_model":
+        return load_fine_tuned(source, task), None
+    model, missing = _load_model(source, task.problem)
+    return model, _no_head(source, missing, task) if missing else None
+
+
+def _no_head(source: str | Path, missing: list[str], task: Task | None) -> ModelError:
+    kind = "language modelling" if task is not None and task.problem == "language_model" else "classification"
+    return ModelError(
+        f"{source} has no trained {kind} head (missing: {', '.join(missing[:3])}). "
+        f"Fine-tune it first: limbeck finetune {task.name if task else 'TASK'} --model {source}"
+    )
 
 
 def _check_labels(source: str | Path, model: Any, task: Task) -> None:
@@ -83,7 +110,7 @@ def _check_labels(source: str | Path, model: Any, task: Task) -> None:
         )
     seen = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
     generic = tuple(f"LABEL_{index}" for index in range(model.config.num_labels))
-    if task.label_names and seen not in (generic, task.label_names):
+    if seen not in (generic, task.label_names):
         raise ModelError(
             f"{source} predicts the labels {', '.join(seen)}, but {task.name} has {', '.join(task.label_names)} in "
             f"this order: it was fine-tuned for another task. Run: limbeck finetune {task.name} --model ..."
@@ -115,10 +142,16 @@ def parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def _load_model(source: str | Path, problem: Problem, **options: Any) -> tuple[Any, list[str]]:
+    """The model, in float32 whatever the file holds (halves cannot be trained as they are), and what the file lacks."""
+    folder = resolve(source)
+    loader = model_class(problem, _load(AutoConfig, folder))
+    options |= {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
+    model, info = _load(loader, folder, **options)
+    return model, sorted(info["missing_keys"])
+
+
 def _load(loader: Any, source: str, **options: Any) -> Any:
-    # float32 whatever the file holds: half-precision weights cannot be trained as they are
-    if loader is AutoModelForSequenceClassification:
-        options.update(dtype=torch.float32, use_safetensors=True)
     if not Path(source).is_dir():
         hub.use_cache_only_if_offline()
     try:

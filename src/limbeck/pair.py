@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from limbeck.errors import ModelError
-from limbeck.families import blocks_of
+from limbeck.families import blocks_of, family_of, has_raw_scores
 from limbeck.tasks.task import Problem
 
 
@@ -18,11 +18,20 @@ class Shape:
     depth: int
     width: int
     heads: int
+    causal: bool = False  # a decoder: a token sees only the tokens before it
+    raw_scores: bool = True  # its attention softmaxes q·k/√d_head
 
     @classmethod
     def of(cls, model: Any) -> Shape:
         config = model.config
-        return cls(config.model_type, len(blocks_of(model)), config.hidden_size, config.num_attention_heads)
+        return cls(
+            config.model_type,
+            len(blocks_of(model)),
+            config.hidden_size,
+            config.num_attention_heads,
+            family_of(model).causal,
+            has_raw_scores(model),
+        )
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,11 @@ class Pair:
         if self.teacher is None:
             raise ModelError("This method needs a teacher, and none was given: set teacher.model.")
         return self.teacher
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the task has labels beside its text, which plain text has not."""
+        return self.problem != "language_model"
 
     @classmethod
     def of(cls, student: Any, teacher: Any | None, problem: Problem) -> Pair:

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from limbeck.errors import RecipeError
+
 Pool = Literal["cls", "last", "mean", "tokens", "flat"]
 
 
@@ -23,10 +25,18 @@ def pool(hidden: Tensor, mask: Tensor, how: Pool) -> tuple[Tensor, Tensor | None
         return left_aligned(hidden, mask)[0].flatten(1), None
     if how == "mean":
         counts = mask.sum(1, keepdim=True).clamp(min=1)
-        return _without_padding(hidden, mask).float().sum(1) / counts, None
+        return without_padding(hidden, mask).float().sum(1) / counts, None
     first = mask.byte().argmax(1)
     index = first if how == "cls" else first + mask.sum(1) - 1
     return hidden[torch.arange(len(hidden), device=hidden.device), index], None
+
+
+def check_pool(method: str, how: Pool, *allowed: Pool) -> None:
+    """For methods that compare samples: ``pool`` must give each of them one row."""
+    if how not in allowed:
+        raise RecipeError(
+            f"{method} compares samples, so pool must give one vector for each: {', '.join(allowed)}; seen: {how}."
+        )
 
 
 def left_aligned(hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,9 +47,17 @@ def left_aligned(hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     first = mask.byte().argmax(1, keepdim=True)
     source = (first + torch.arange(mask.shape[1], device=mask.device)) % mask.shape[1]
     aligned = mask.gather(1, source)
-    return _without_padding(hidden.take_along_dim(source[..., None], 1), aligned), aligned
+    return without_padding(hidden.take_along_dim(source[..., None], 1), aligned), aligned
 
 
-def _without_padding(hidden: Tensor, mask: Tensor) -> Tensor:
+def without_padding(hidden: Tensor, mask: Tensor) -> Tensor:
+    """Zeros where there is no real token."""
     # where, not a product: padding may hold inf or NaN
     return torch.where(mask[..., None], hidden, 0)
+
+
+def unit(rows: Tensor) -> Tensor:
+    """Each vector of the last dimension scaled to length 1; a zero vector stays 0, with zero gradient."""
+    squares = rows.square().sum(-1, keepdim=True)
+    empty = squares == 0
+    return rows * torch.where(empty, 0, torch.where(empty, 1, squares).rsqrt())

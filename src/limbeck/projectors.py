@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+
+class Projector(nn.Linear):
+    """A linear map without bias, so that zeros stay zeros; in its own precision under any autocast."""
+
+    def __init__(self, student_width: int, teacher_width: int) -> None:
+        super().__init__(student_width, teacher_width, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        with torch.autocast(device_type=input.device.type, enabled=False):
+            return super().forward(input.to(self.weight.dtype))
 
 
 def projector(student_width: int, teacher_width: int) -> nn.Module:
@@ -10,6 +22,4 @@ def projector(student_width: int, teacher_width: int) -> nn.Module:
 
     It is optimised and checkpointed with the term that owns it and never exported with the student.
     """
-    if student_width == teacher_width:
-        return nn.Identity()
-    return nn.Linear(student_width, teacher_width, bias=False)
+    return nn.Identity() if student_width == teacher_width else Projector(student_width, teacher_width)

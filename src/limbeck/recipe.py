@@ -17,6 +17,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveI
 from limbeck.errors import RecipeError, unknown
 from limbeck.recipe_files import RecipeText, put, read_recipe
 from limbeck.schema import Mistake, check, options_of
+from limbeck.stages import BLOCKS, check_stages, place_of, reaches_a_stage, split_stages, stages_of_method
 
 
 class _Block(pydantic.BaseModel):
@@ -89,12 +90,24 @@ class Reported(_Block):
     where: str
 
 
+class Stage(_Block):
+    """One of several trainings; what it leaves out is as at the top of the recipe."""
+
+    task: TaskBlock | None = None
+    teacher: TeacherBlock | None = None
+    method: MethodBlock | None = None
+    train: TrainBlock | None = None
+
+
 class Recipe(_Block):
+    """One training; with ``stages`` the last of them, whose results are the run's."""
+
     task: TaskBlock
     teacher: TeacherBlock | None = None
     student: StudentBlock
     method: MethodBlock
     train: TrainBlock = Field(default_factory=TrainBlock)
+    stages: list[Stage] | None = None
     seed: NonNegativeInt = 0
     reported: list[Reported] | None = None
     grid: dict[str, list[Any]] | None = None  # what the paper searched over, for studies; a run uses the blocks above
@@ -106,8 +119,17 @@ class Recipe(_Block):
 
     def to_yaml(self) -> str:
         """Every setting, defaults included, as a recipe that runs the same again."""
-        values = self.model_dump(by_alias=True, exclude_none=True)
+        values = self.model_dump(by_alias=True, exclude_none=True, exclude=set(BLOCKS) if self.stages else None)
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+    def split(self) -> list[Recipe]:
+        """Each stage as a recipe of its own, from the same student; one without stages is its only one."""
+        if self.stages is None:
+            return [self]
+        alone = {"stages": None, "reported": None, "grid": None}
+        return [
+            self.model_copy(update=alone | {name: getattr(stage, name) for name in BLOCKS}) for stage in self.stages
+        ]
 
 
 # Keys of TrainingArguments that limbeck sets itself, with where the user sets them instead.
@@ -147,8 +169,7 @@ def load_recipe(
     """
     text = RecipeText("", values or {}) if source is None else read_recipe(source)
     values = copy.deepcopy(text.values)
-    for override in overrides:
-        _apply(override, values)
+    _apply_all(overrides, values)
     recipe, mistakes = check_recipe(values)
     if recipe is None:
         raise RecipeError(_report(mistakes, text))
@@ -158,6 +179,31 @@ def load_recipe(
 def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
     """The recipe with every option's default filled in, or all that is wrong with it."""
     from limbeck.methods import find_method
+
+    mistakes = check_stages(values)
+    if mistakes:
+        return None, mistakes
+    values = values | {"stages": values.get("stages") or stages_of_method(values.get("method"), find_method)}
+    recipes = []
+    for number, stage in enumerate(split_stages(values), start=1):
+        recipe, wrong = _check_stage(stage, first=number == 1)
+        recipes.append(recipe)
+        placed = [place_of(mistake, number, values) for mistake in wrong]
+        mistakes += [mistake for mistake in placed if mistake not in mistakes]
+    last = recipes[-1]
+    if last is not None and not mistakes:
+        mistakes = _check_grid(last.grid or {}, values)
+    if last is None or mistakes:
+        return None, mistakes
+    if values["stages"]:
+        blocks = [{name: getattr(recipe, name) for name in BLOCKS} for recipe in recipes]
+        last = last.model_copy(update={"stages": [Stage.model_construct(**own) for own in blocks]})
+    return last, []
+
+
+def _check_stage(values: dict[str, Any], first: bool) -> tuple[Recipe | None, list[Mistake]]:
+    """One training; only the first must make a student, later ones go on with it."""
+    from limbeck.methods import find_method
     from limbeck.tasks import find_task
 
     recipe, mistakes = check(Recipe, values)
@@ -165,12 +211,9 @@ def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
     method, wrong_method = _check_options("method", values.get("method"), MethodBlock, find_method)
     train, wrong_train = _check_training(values.get("train"))
     mistakes += wrong_task + wrong_method + wrong_train
-    if recipe is not None:
+    if recipe is not None and first:
         mistakes += _check_teacher(recipe)
     if recipe is None or mistakes:
-        return None, mistakes
-    mistakes = _check_grid(recipe.grid or {}, values)
-    if mistakes:
         return None, mistakes
     recipe.task.__pydantic_extra__ = task
     recipe.method.__pydantic_extra__ = method
@@ -274,6 +317,26 @@ def _training_arguments() -> dict[str, pydantic.TypeAdapter[Any]]:
                 pydantic.TypeAdapter(Any) if dataclass_like else pydantic.TypeAdapter(hint, config=config)
             )
     return adapters
+
+
+def _apply_all(overrides: Sequence[str], values: dict[str, Any]) -> None:
+    """The overrides of single stages last, because others may choose the method that brings the stages."""
+    from limbeck.methods import find_method
+
+    of_stages = [override for override in overrides if override.startswith("stages.")]
+    shared = [override for override in overrides if not override.startswith("stages.")]
+    for override in shared:
+        _apply(override, values)
+    if of_stages and "stages" not in values:
+        values["stages"] = stages_of_method(values.get("method"), find_method)
+    for override in of_stages:
+        _apply(override, values)
+    for override in shared:
+        path = override.partition("=")[0]
+        if not reaches_a_stage(path, values, put):
+            raise RecipeError(
+                f"'{override}' changes nothing: each stage has its own {path}. Name the stage: stages.1.{override}"
+            )
 
 
 def _apply(override: str, values: dict[str, Any]) -> None:

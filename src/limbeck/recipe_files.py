@@ -61,14 +61,25 @@ def shipped_recipes() -> dict[str, RecipeText]:
 
 
 def put(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set ``a.b.c`` in nested mappings."""
+    """Set ``a.b.c`` in nested mappings; stages are counted from 1: ``stages.2.train.epochs``."""
     *parents, last = path.split(".")
+    if len(parents) > 1 and parents[0] == "stages":
+        values = _stage(values.get("stages"), parents[1], path)
+        parents = parents[2:]
     for parent in parents:
         inner = values.setdefault(parent, {})
         if not isinstance(inner, dict):
             raise RecipeError(f"'{path}': {parent} is {inner!r}, not a block with keys.")
         values = inner
     values[last] = value
+
+
+def _stage(stages: Any, number: str, path: str) -> dict[str, Any]:
+    known = len(stages) if isinstance(stages, list) else 0
+    if not number.isdigit() or not 1 <= int(number) <= known or not isinstance(stages[int(number) - 1], dict):
+        raise RecipeError(f"'{path}': the recipe has {known} stages, counted from 1; seen: stage {number}.")
+    stage: dict[str, Any] = stages[int(number) - 1]
+    return stage
 
 
 def _read(path: Path, family: str) -> dict[str, RecipeText]:
@@ -128,3 +139,7 @@ def _lines(node: Any, where: Location) -> Iterable[tuple[Location, int]]:
         for key, value in node.value:
             yield (*where, key.value), key.start_mark.line + 1
             yield from _lines(value, (*where, key.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value, start=1):
+            yield (*where, number), value.start_mark.line + 1
+            yield from _lines(value, (*where, number))

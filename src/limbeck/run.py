@@ -1,4 +1,8 @@
-"""Recipe to run directory: the only place that assembles task, teacher, student, objective and trainer."""
+"""Recipe to run directory: the only place that assembles task, teacher, student, objective and trainer.
+
+The last stage of a recipe runs in the run directory itself, those before it in ``stage-1``, ``stage-2``, ... inside,
+which are run directories too.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +23,30 @@ from transformers import TrainingArguments, set_seed
 
 from limbeck import __version__
 from limbeck.batches import Batches
+from limbeck.blocks import Blocks, Packing
 from limbeck.distiller import Distiller
 from limbeck.errors import RecipeError, RunError
-from limbeck.families import blocks_of
+from limbeck.families import blocks_of, family_of
 from limbeck.files import replacing_folder, write_text
-from limbeck.inference import predict_logits
+from limbeck.inference import dev_loss, predict_logits
 from limbeck.methods import find_method
 from limbeck.metrics import METRICS
 from limbeck.models import (
     check_same_tokenizer,
     label_config,
-    load_fine_tuned,
     load_for_training,
+    load_teacher,
     load_tokenizer,
     parameters,
 )
 from limbeck.pair import Pair
-from limbeck.recipe import Recipe
+from limbeck.recipe import Recipe, StudentBlock
 from limbeck.student import check_not_deeper, from_config, keep_layers, layers_to_keep
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.files import write_table
 from limbeck.tasks.task import Task
+from limbeck.tasks.text import TextTask
 from limbeck.teacher import LiveTeacher
 from limbeck.trainer import DistillTrainer, last_checkpoint
 
@@ -86,8 +92,18 @@ class Parts:
     student: Any
     teacher: Any | None
     distiller: Distiller
+
+
+@dataclass(frozen=True)
+class Data:
+    """The task's splits as the models read them."""
+
+    splits: dict[str, Any]  # split -> token ids, or a stream of blocks
     collate: Collator
-    encoded: dict[str, Any]  # split -> token ids
+    batch_size: int
+
+    def batches(self, split: str, folder: Path | None = None) -> Batches:
+        return Batches(self.splits[split], self.collate, self.batch_size, folder)
 
 
 def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunDirectory:
@@ -100,41 +116,94 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunD
     if run.finished:
         logger.info("%s is finished already.", run.path)
         return run
+    stages = recipe.split()
+    if len(stages) > 1:
+        _check_stages(stages)
+        _open(run, recipe)
+    student = recipe.student
+    for number, stage in enumerate(stages, start=1):
+        if len(stages) > 1:
+            logger.info("Stage %d of %d: %s on %s.", number, len(stages), stage.method.name, stage.task.name)
+        last = number == len(stages)
+        folder = run if last else RunDirectory(run.path / f"stage-{number}")
+        if not folder.finished:
+            _run_stage(stage.model_copy(update={"student": student}), folder, recipe if last else stage)
+        student = StudentBlock(model=str(folder.path))
+    return run
+
+
+def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe) -> None:
+    """Train one stage into ``run``, whose recipe.yaml is ``written``."""
     parts = assemble(recipe)
+    data = _data(recipe, parts)
     logger.info("%s", parts.distiller.objective)
-    _make_folder(run.path)
-    write_text(run.path / "recipe.yaml", recipe.to_yaml())
-    write_text(run.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+    _open(run, written)
     started = time.monotonic()
-    steps = _train(recipe, parts, run)
+    steps = _train(recipe, parts, data, run)
     seconds = time.monotonic() - started
     with replacing_folder(run.student) as folder:
         parts.student.save_pretrained(folder)
         parts.tokenizer.save_pretrained(folder)
-    _write_results(recipe, parts, run, {"train_seconds": round(seconds, 2), "steps": steps})
+    _write_results(recipe, parts, data, run, {"train_seconds": round(seconds, 2), "steps": steps})
     _drop_checkpoints(recipe, run)
-    return run
 
 
 def assemble(recipe: Recipe) -> Parts:
-    """Load the task, the models and the data that a recipe names; raise a clear error where they do not fit."""
+    """Load the task and the models that a recipe names; raise a clear error where they do not fit together."""
     set_seed(recipe.seed)
     task = load_task(recipe.task.name, **recipe.task.options)
-    teacher = load_fine_tuned(recipe.teacher.model, task) if recipe.teacher else None
+    teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
     tokenizer = _tokenizer(recipe)
     student = _student(recipe, task, teacher, tokenizer)
+    distiller = _distiller(recipe, task, student, teacher)
+    if no_head is not None and distiller.needs.teacher.logits:
+        raise no_head
+    return Parts(task, tokenizer, student, teacher, distiller)
+
+
+def _check_stages(stages: list[Recipe]) -> None:
+    """What does not fit must show now, not after hours of the first stage."""
+    first = assemble(stages[0])
+    for stage in stages[1:]:
+        _check_later(stage, first)
+
+
+def _check_later(recipe: Recipe, first: Parts) -> None:
+    """Raise what is wrong with a later stage, whose student will have the first one's shape."""
+    task = load_task(recipe.task.name, **recipe.task.options)
+    teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
+    if recipe.teacher is not None:
+        check_same_tokenizer(first.tokenizer, load_tokenizer(recipe.teacher.model))
+    student = from_config(label_config(task), first.student.config, task.problem)
+    if _distiller(recipe, task, student, teacher).needs.teacher.logits and no_head is not None:
+        raise no_head
+
+
+def _distiller(recipe: Recipe, task: Task, student: Any, teacher: Any | None) -> Distiller:
     if teacher is not None:
         check_not_deeper(student, teacher)
     for model in (student, teacher) if teacher is not None else (student,):
         _check_length(recipe.task.max_length, model)
     method = find_method(recipe.method.name)
     objective = method(Pair.of(student, teacher, task.problem), **recipe.method.options)
-    encoded = {
-        split: encode(task, task.split(split), tokenizer, recipe.task.max_length, recipe.task.too_long)
-        for split in ("train", "validation")
-    }
-    distiller = Distiller(student, objective, LiveTeacher(teacher) if teacher is not None else None)
-    return Parts(task, tokenizer, student, teacher, distiller, Collator(tokenizer), encoded)
+    return Distiller(student, objective, LiveTeacher(teacher) if teacher is not None else None)
+
+
+def _data(recipe: Recipe, parts: Parts) -> Data:
+    task, tokenizer, spec = parts.task, parts.tokenizer, recipe.task
+    names = ("train", "validation")
+    if isinstance(task, TextTask):
+        packing = Packing(tokenizer, spec.max_length, family_of(parts.student).causal, task.mask)
+        splits: dict[str, Any] = {
+            name: Blocks(task.texts[name], packing, recipe.seed, shuffle=name == "train") for name in names
+        }
+        splits["validation"].count()
+        if recipe.train.options.get("max_steps", -1) <= 0:  # epochs need the length of the stream
+            splits["train"].count()
+    else:
+        splits = {name: encode(task, task.split(name), tokenizer, spec.max_length, spec.too_long) for name in names}
+    collate = Collator(tokenizer, token_labels=isinstance(task, TextTask))
+    return Data(splits, collate, recipe.train.batch_size)
 
 
 def _tokenizer(recipe: Recipe) -> Any:
@@ -159,7 +228,7 @@ def _student(recipe: Recipe, task: Task, teacher: Any | None, tokenizer: Any) ->
             "bos_token_id": tokenizer.bos_token_id,
             "eos_token_id": tokenizer.eos_token_id,
         }
-        return from_config(spec.config, teacher.config if teacher is not None else None, **inherited)
+        return from_config(spec.config, teacher.config if teacher is not None else None, task.problem, **inherited)
     source: Any = teacher if spec.from_ == "teacher" else load_for_training(spec.from_ or "", task, tokenizer)
     return keep_layers(source, layers_to_keep(spec.keep or "", len(blocks_of(source))))
 
@@ -205,16 +274,20 @@ def _differences(ours: Any, theirs: Any, where: str = "") -> set[str]:
     return set() if ours == theirs else {f"{where} ({theirs!r} there, {ours!r} now)"}
 
 
-def _make_folder(path: Path) -> None:
+def _open(run: RunDirectory, recipe: Recipe) -> None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        run.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{path} cannot be made: {error.strerror}. Choose another --output.") from error
+        raise RunError(f"{run.path} cannot be made: {error.strerror}. Choose another --output.") from error
+    write_text(run.path / "recipe.yaml", recipe.to_yaml())
+    write_text(run.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
 
 
-def _train(recipe: Recipe, parts: Parts, run: RunDirectory) -> int:
+def _train(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory) -> int:
     def score() -> dict[str, float]:
-        return parts.task.score(_logits(parts, parts.student, recipe), _labels(parts))
+        if isinstance(parts.task, TextTask):
+            return dev_loss(parts.distiller, data.batches("validation"))
+        return parts.task.score(_logits(data, parts.student), _labels(data))
 
     checkpoints = run.path / "checkpoints"
     try:
@@ -228,23 +301,26 @@ def _train(recipe: Recipe, parts: Parts, run: RunDirectory) -> int:
             dataloader_pin_memory=torch.cuda.is_available(),
             remove_unused_columns=False,
             label_names=["labels"],
-            **{"metric_for_best_model": parts.task.metrics[0], "greater_is_better": True} | recipe.train.options,
+            **_best(parts.task) | recipe.train.options,
         )
     except (ValueError, ImportError) as error:
         raise RecipeError(f"train: {error}") from error
     trainer = DistillTrainer(
-        parts.distiller, arguments, parts.encoded["train"], parts.collate, score, run.path / "history.jsonl"
+        parts.distiller, arguments, data.splits["train"], data.collate, score, run.path / "history.jsonl"
     )
     checkpoint = last_checkpoint(checkpoints)
     if checkpoint is not None:
         logger.info("Resuming from %s.", checkpoint)
     else:
-        batches = Batches(parts.encoded["train"], parts.collate, recipe.train.batch_size, run.path / "prepared")
-        parts.distiller.objective.prepare(parts.distiller.teacher, batches)
+        parts.distiller.objective.prepare(parts.distiller.teacher, data.batches("train", run.path / "prepared"))
     # Every random number of the training itself follows from here, however its parts were made.
     set_seed(recipe.seed)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     return int(trainer.state.global_step)
+
+
+def _best(task: Task) -> dict[str, Any]:
+    return {"metric_for_best_model": task.metrics[0], "greater_is_better": task.metrics[0] != "loss"}
 
 
 def _drop_checkpoints(recipe: Recipe, run: RunDirectory) -> None:
@@ -253,35 +329,46 @@ def _drop_checkpoints(recipe: Recipe, run: RunDirectory) -> None:
         shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
 
 
-def _logits(parts: Parts, model: Any, recipe: Recipe) -> np.ndarray:
-    return predict_logits(
-        model, parts.encoded["validation"], parts.collate, recipe.train.batch_size, "evaluate on validation"
-    )
+def _logits(data: Data, model: Any) -> np.ndarray:
+    return predict_logits(model, data.splits["validation"], data.collate, data.batch_size, "evaluate on validation")
 
 
-def _labels(parts: Parts) -> np.ndarray:
-    return np.asarray(parts.encoded["validation"]["labels"][:])
+def _labels(data: Data) -> np.ndarray:
+    return np.asarray(data.splits["validation"]["labels"][:])
 
 
-def _write_results(recipe: Recipe, parts: Parts, run: RunDirectory, cost: dict[str, Any]) -> None:
-    task = parts.task
-    logits, labels = _logits(parts, parts.student, recipe), _labels(parts)
-    scores = task.score(logits, labels)
-    results: dict[str, Any] = {
-        "task": task.name,
+def _write_results(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory, cost: dict[str, Any]) -> None:
+    results = _text_results(parts, data) if isinstance(parts.task, TextTask) else _label_results(parts, data, run)
+    scores = results["metrics"]
+    metric = parts.task.metrics[0]
+    results = {
+        "task": parts.task.name,
         "split": "validation",
-        "examples": len(labels),
         "method": recipe.method.name,
         "seed": recipe.seed,
-        "metric": task.metrics[0],
-        "score": scores[task.metrics[0]],
-        "metrics": scores,
+        "metric": metric,
+        "score": scores[metric],
         "parameters": parameters(parts.student),
         **cost,
+        **results,
     }
+    # last, because it marks the run as finished
+    write_text(run.path / "metrics.json", json.dumps(results, indent=2) + "\n")
+
+
+def _text_results(parts: Parts, data: Data) -> dict[str, Any]:
+    scores = dev_loss(parts.distiller, data.batches("validation"))
+    results = {"examples": len(data.splits["validation"]), "metrics": scores}
+    return results | ({"teacher": {"parameters": parameters(parts.teacher)}} if parts.teacher is not None else {})
+
+
+def _label_results(parts: Parts, data: Data, run: RunDirectory) -> dict[str, Any]:
+    task = parts.task
+    logits, labels = _logits(data, parts.student), _labels(data)
+    results: dict[str, Any] = {"examples": len(labels), "metrics": task.score(logits, labels)}
     if parts.teacher is not None:
         parts.teacher.to(parts.student.device)
-        teacher_logits = _logits(parts, parts.teacher, recipe)
+        teacher_logits = _logits(data, parts.teacher)
         results["teacher"] = {
             "parameters": parameters(parts.teacher),
             "metrics": task.score(teacher_logits, labels),
@@ -290,14 +377,13 @@ def _write_results(recipe: Recipe, parts: Parts, run: RunDirectory, cost: dict[s
     write_table(
         run.path / "predictions.parquet",
         {
-            "id": np.asarray(parts.encoded["validation"]["id"][:]),
+            "id": np.asarray(data.splits["validation"]["id"][:]),
             "label": labels,
             "prediction": task.predictions(logits),
             "logits": logits,
         },
     )
-    # last, because it marks the run as finished
-    write_text(run.path / "metrics.json", json.dumps(results, indent=2) + "\n")
+    return results
 
 
 def agreement(task: Task, logits: np.ndarray, teacher_logits: np.ndarray) -> float:

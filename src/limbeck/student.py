@@ -6,11 +6,13 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AutoConfig
 
 from limbeck.errors import ModelError, RecipeError, unknown
 from limbeck.families import FAMILIES, blocks_of, family_of
 from limbeck.layers import layer_map
+from limbeck.models import model_class
+from limbeck.tasks.task import Problem
 
 # How ``keep`` names its choices: the teacher's side of a layer map.
 _KEEP = {"first": "bottom", "last": "top", "uniform": "uniform"}
@@ -62,7 +64,9 @@ def keep_layers(source: Any, layers: Sequence[int]) -> Any:
     return student
 
 
-def from_config(changes: Mapping[str, Any], base: Any | None, **inherited: Any) -> Any:
+def from_config(
+    changes: Mapping[str, Any], base: Any | None, problem: Problem = "classification", **inherited: Any
+) -> Any:
     """A randomly initialised model: ``changes`` over the config ``base``, or over a family's defaults.
 
     ``inherited`` (vocabulary size, special tokens, labels) is set where another family's config is started from its
@@ -88,7 +92,7 @@ def from_config(changes: Mapping[str, Any], base: Any | None, **inherited: Any) 
     if follows_width and "pooler_hidden_size" not in changes:
         config.pooler_hidden_size = config.hidden_size  # DeBERTa derives it once, when the config is made
     try:
-        return AutoModelForSequenceClassification.from_config(type(config)(**config.to_dict()))
+        return model_class(problem, config).from_config(type(config)(**config.to_dict()))
     except (ValueError, TypeError, ZeroDivisionError) as error:
         raise RecipeError(f"student.config: these sizes do not make a {model_type} model: {error}") from error
 

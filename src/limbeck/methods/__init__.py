@@ -13,13 +13,22 @@ from collections.abc import Callable
 from typing import Any
 
 from limbeck.errors import RecipeError, unknown
+from limbeck.methods.cckd import cckd
 from limbeck.methods.cka import cka
+from limbeck.methods.distilbert import distilbert
 from limbeck.methods.fcd import fcd
+from limbeck.methods.fitnets import fitnets
 from limbeck.methods.fsd import fsd, fsd_g, fsd_i, fsd_il, fsd_l
 from limbeck.methods.ft import ft
 from limbeck.methods.ics import ics
 from limbeck.methods.kd import kd
+from limbeck.methods.minilm import minilm
+from limbeck.methods.minilmv2 import minilmv2
+from limbeck.methods.pkd import pkd
+from limbeck.methods.rkd import rkd
 from limbeck.methods.shape import shape
+from limbeck.methods.spkd import spkd
+from limbeck.methods.tinybert import tinybert
 from limbeck.objective import Objective
 
 Method = Callable[..., Objective]
@@ -36,6 +45,15 @@ METHODS: dict[str, Method] = {
     "fsd_il": fsd_il,
     "fcd": fcd,
     "ics": ics,
+    "pkd": pkd,
+    "rkd": rkd,
+    "distilbert": distilbert,
+    "tinybert": tinybert,
+    "minilm": minilm,
+    "minilmv2": minilmv2,
+    "spkd": spkd,
+    "cckd": cckd,
+    "fitnets": fitnets,
 }
 
 

@@ -87,6 +87,8 @@ def ics(
         bin_width: width of a class of scores, for regression
         projector: learn a map to the teacher's width, where the widths differ
     """
+    if pair.problem == "language_model":
+        raise ModelError("ics needs the class of each text, which plain text does not have. Use fcd, cka or minilmv2.")
     if pool == "tokens":
         raise ModelError("ics compares samples, so pool must give one row per sample: cls, last, mean or flat.")
     if pair.student.width != pair.the_teacher.width and (not projector or pool == "flat"):

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from limbeck.features import Features, Needs, Wanted
-from limbeck.methods.ft import TaskLoss
+from limbeck.methods.ft import TaskLoss, predicted
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
 from limbeck.schema import Positive, Share
@@ -18,7 +18,8 @@ from limbeck.tasks.task import Problem
 class SoftLogits(Term):
     """T²·KL(teacher ‖ student) of the softened predictions, summed over classes and averaged over examples.
 
-    Multi-label: the Bernoulli KL of each label, summed over labels. Regression: a softmax over one logit is constant,
+    A language model's KL is averaged over the tokens that it predicts. Multi-label: the Bernoulli KL of each label,
+    summed over labels. Regression: a softmax over one logit is constant,
     so the squared difference of the logits is used, which is the same T²-scaled quantity for any T.
     """
 
@@ -32,8 +33,11 @@ class SoftLogits(Term):
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         assert student.logits is not None and teacher.logits is not None
-        s, t = student.logits.float() / self.temperature, teacher.logits.float() / self.temperature
-        if self.problem == "classification":
+        s, t = student.logits, teacher.logits
+        if self.problem == "language_model":  # first, because most of the (B, L, V) logits are not needed
+            s, t = predicted(s, batch["labels"]), predicted(t, batch["labels"])
+        s, t = s.float() / self.temperature, t.float() / self.temperature
+        if self.problem in ("classification", "language_model"):
             divergence = F.kl_div(s.log_softmax(-1), t.log_softmax(-1), reduction="none", log_target=True)
         elif self.problem == "regression":
             divergence = (s - t).square()
@@ -42,7 +46,7 @@ class SoftLogits(Term):
             on = F.kl_div(F.logsigmoid(s), F.logsigmoid(t), reduction="none", log_target=True)
             off = F.kl_div(F.logsigmoid(-s), F.logsigmoid(-t), reduction="none", log_target=True)
             divergence = on + off
-        return self.temperature**2 * divergence.sum(-1).mean()
+        return self.temperature**2 * divergence.sum() / max(len(s), 1)
 
 
 def kd(pair: Pair, *, alpha: Share = 0.5, temperature: Positive = 5.0) -> Objective:

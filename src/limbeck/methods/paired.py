@@ -2,27 +2,88 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from limbeck.errors import ModelError, RecipeError
 from limbeck.features import Features, Needs, Wanted
 from limbeck.layers import Layers, layer_map
 from limbeck.objective import Term
 from limbeck.pair import Pair
+from limbeck.pooling import Pool, without_padding
 
 
 class PairedLayers(Term):
-    """A term over the hidden states of paired layers (student, teacher)."""
+    """A term over the hidden states of paired layers (student, teacher), or over other ``kinds`` of features."""
 
-    def __init__(self, pair: Pair, layers: Layers, mask_padding: bool) -> None:
+    def __init__(
+        self, pair: Pair, layers: Layers, mask_padding: bool = True, kinds: Sequence[str] = ("hidden",)
+    ) -> None:
         super().__init__()
         self.pairs = layer_map(layers, pair.student.depth, pair.the_teacher.depth)
-        self.mask_padding = mask_padding
+        self.mask_padding, self.kinds = mask_padding, kinds
+        if not self.pairs:
+            raise RecipeError(
+                f"Layer strategy '{layers}' leaves out the last layer, and the student has only {pair.student.depth}. "
+                "Choose another strategy, or give explicit pairs."
+            )
+        if "hidden" not in kinds and any(0 in layers for layers in self.pairs):
+            raise RecipeError(
+                f"Layer 0 is the embeddings, which have no {' or '.join(dict.fromkeys(kinds))}; seen: layers "
+                f"{self.pairs}. Give pairs of blocks, counted from 1."
+            )
 
     def needs(self) -> Needs:
         student, teacher = zip(*self.pairs, strict=True)
-        return Needs(Wanted(hidden=student), Wanted(hidden=teacher))
+        return Needs(_wanted(self.kinds, student), _wanted(self.kinds, teacher))
 
     def counted(self, features: Features) -> Tensor:
         """The tokens that count: the real ones, or all of them."""
         return features.mask if self.mask_padding else torch.ones_like(features.mask)
+
+
+def _wanted(kinds: Sequence[str], layers: Iterable[int]) -> Wanted:
+    settings: dict[str, Any] = dict.fromkeys(kinds, layers)
+    return Wanted(**settings)
+
+
+def token_mse(s: Tensor, t: Tensor, mask: Tensor, project: nn.Module) -> Tensor:
+    """(project(s) - t)², averaged over the real tokens of the batch and over the dimensions."""
+    # Padding is 0 on both sides before the projector, whose gradient NaN would spoil, and is still 0 after it.
+    s, t = project(without_padding(s, mask)).float(), without_padding(t.detach(), mask).float()
+    return (s - t).square().sum() / (mask.sum().clamp(min=1) * t.shape[-1])
+
+
+def read_token(pair: Pair) -> Pool:
+    """The token that both classifiers read: the first of encoders, the last of decoders."""
+    if pair.student.causal != pair.the_teacher.causal:
+        raise ModelError(
+            f"The classifiers of student ({pair.student.model_type}) and teacher ({pair.the_teacher.model_type}) read "
+            "different tokens, the first and the last. Say which to compare: set method.pool to cls, last or mean."
+        )
+    return "last" if pair.student.causal else "cls"
+
+
+def check_attention(method: str, pair: Pair) -> None:
+    """Attention is compared head by head, so both models need the same heads and scores that can be computed."""
+    student, teacher = pair.student, pair.the_teacher
+    if student.heads != teacher.heads:
+        raise ModelError(
+            f"{method} compares attention head by head, but the student has {student.heads} heads and the teacher "
+            f"{teacher.heads}. Use minilmv2, which splits both into the same relation heads, or choose a student "
+            f"with {teacher.heads} heads."
+        )
+    for shape in (student, teacher):
+        if not shape.raw_scores:
+            raise ModelError(
+                f"{method} compares attention scores q·k/√d_head, but the attention of this {shape.model_type} model "
+                "adds positions to them or scales them in its own way. Use minilmv2 or fcd, which do not need them."
+            )
+    if student.causal != teacher.causal:
+        raise ModelError(
+            f"{method} compares attention, but only one of student ({student.model_type}) and teacher "
+            f"({teacher.model_type}) sees later tokens. Use minilmv2 or fcd, or two models of one kind."
+        )

@@ -4,6 +4,7 @@ Student first, teacher second; padding never leaks; statistics in float32 or flo
 a statistic does not exist the result is a finite 0 with zero gradient.
 """
 
+from .attention import attention_kl, attention_mse, attention_scores, split_heads
 from .cka import MinibatchCKA, cka
 from .distances import rkd_angle, rkd_distance
 from .kmeans import KMeans, kmeans
@@ -24,6 +25,9 @@ from .shape import shape_distance
 __all__ = [
     "KMeans",
     "MinibatchCKA",
+    "attention_kl",
+    "attention_mse",
+    "attention_scores",
     "cka",
     "kmeans",
     "nearest_same_class",
@@ -37,6 +41,7 @@ __all__ = [
     "sample_relation_loss",
     "sample_relations",
     "shape_distance",
+    "split_heads",
     "token_relation_loss",
     "token_relations",
 ]

@@ -16,6 +16,7 @@ from limbeck.tasks.glue import GLUE, glue
 from limbeck.tasks.reviews import reviews
 from limbeck.tasks.table import read_texts, table
 from limbeck.tasks.task import Problem, Task
+from limbeck.tasks.text import text
 
 __all__ = [
     "TASKS",
@@ -44,6 +45,7 @@ def _glue_entry(name: str) -> Callable[..., Task]:
 TASKS: dict[str, Callable[..., Task]] = {
     **{f"glue/{name}": _glue_entry(name) for name in GLUE},
     "table": table,
+    "text": text,
     "reviews": reviews,
 }
 

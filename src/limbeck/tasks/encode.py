@@ -11,7 +11,7 @@ import numpy as np
 
 from limbeck.errors import DataError, ModelError
 from limbeck.progress import progress
-from limbeck.tasks.task import Task
+from limbeck.tasks.task import IGNORED, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -101,11 +101,13 @@ def _refuse(where: str, row: int, text: str, length: int, max_length: int) -> No
 class Collator:
     """Pads encoded rows to the longest of the batch (or to ``pad_to``) and makes tensors.
 
-    ``id`` becomes the tensor ``ids``. Class labels become int64; numbers and multi-label rows float32.
+    ``id`` becomes the tensor ``ids``. Class labels become int64; numbers and multi-label rows float32. With
+    ``token_labels`` each token has a label, and padding has IGNORED.
     """
 
     tokenizer: PreTrainedTokenizerBase
     pad_to: int | None = None
+    token_labels: bool = False
 
     def __post_init__(self) -> None:
         if self.tokenizer.pad_token_id is None:
@@ -132,6 +134,8 @@ class Collator:
             "token_type_ids": self.tokenizer.pad_token_type_id,
             "attention_mask": 0,
         }
+        if self.token_labels:
+            fills["labels"] = IGNORED
         batch: dict[str, Tensor] = {}
         for name, fill in fills.items():
             if name not in rows[0]:
@@ -140,7 +144,7 @@ class Collator:
             for line, row, length in zip(padded, rows, lengths, strict=True):
                 line[width - length if left else 0 : width if left else length] = row[name]
             batch[name] = torch.from_numpy(padded)
-        if "labels" in rows[0]:
+        if "labels" in rows[0] and not self.token_labels:
             labels = torch.tensor([row["labels"] for row in rows])
             batch["labels"] = labels.float() if labels.is_floating_point() else labels.long()
         if "id" in rows[0]:

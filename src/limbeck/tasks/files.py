@@ -77,7 +77,7 @@ def check_exists(path: Path) -> None:
 def tsv_rows(path: Path) -> Iterator[tuple[int, list[str], bool]]:
     """(line number, cells, ends with a newline) without any quoting; blank lines at the end are dropped."""
     blank: list[int] = []
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(lines(path), start=1):
         bare = line.rstrip("\r\n")
         if not bare:
             blank.append(number)
@@ -152,7 +152,8 @@ def _is_wrapped(cell: str) -> bool:
     return len(cell) > 1 and cell[0] == cell[-1] == '"' and '"' not in inside
 
 
-def _lines(path: Path) -> Iterator[str]:
+def lines(path: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, read one by one; a byte that is not UTF-8 is an error that names its line."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             try:
@@ -164,7 +165,7 @@ def _lines(path: Path) -> Iterator[str]:
                 ) from error
 
 
-def _pick(path: Path, names: Sequence[str], wanted: Sequence[str], optional: Sequence[str]) -> list[str]:
+def pick(path: Path, names: Sequence[str], wanted: Sequence[str], optional: Sequence[str]) -> list[str]:
     """The columns to read, once it is certain that they exist and are not ambiguous."""
     for name in wanted:
         if name in names:
@@ -190,7 +191,7 @@ def _collect(
     if header is None:
         raise DataError(f"{path} is empty. Its first line must hold the names of the columns.")
     names = [name.strip() for name in header[1]]
-    picked = _pick(path, names, wanted, optional)
+    picked = pick(path, names, wanted, optional)
     numbers: list[int] = []
     values: dict[str, list[Any]] = {name: [] for name in picked}
     targets = [(values[name].append, names.index(name)) for name in picked]
@@ -202,12 +203,13 @@ def _collect(
 
 
 def _read_csv(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> Columns:
-    return _collect(path, _csv_rows(path), wanted, optional)
+    return _collect(path, csv_rows(path), wanted, optional)
 
 
-def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of each row that is not blank, the header first; all have the header's width."""
     csv.field_size_limit(2**31 - 1)  # a whole document in one cell is fine
-    reader = csv.reader(_lines(path), strict=True)
+    reader = csv.reader(lines(path), strict=True)
     width = 0
     start = 1
     try:
@@ -229,13 +231,14 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_tsv(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> Columns:
-    columns = _collect(path, _checked_tsv_rows(path), wanted, optional)
+    columns = _collect(path, tsv_table_rows(path), wanted, optional)
     plain = unquoted(list(columns.values.values()))
     columns.values.update(zip(columns.values, plain, strict=True))
     return columns
 
 
-def _checked_tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def tsv_table_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of each row, the header first; all have the header's width."""
     width = 0
     for number, cells, complete in tsv_rows(path):
         width = width or len(cells)
@@ -249,7 +252,20 @@ def _read_jsonl(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> C
     numbers: list[int] = []
     names: dict[str, None] = {}
     values: dict[str, list[Any]] = {name: [] for name in (*wanted, *optional)}
-    for number, line in enumerate(_lines(path), start=1):
+    for number, row in jsonl_rows(path):
+        names.update(dict.fromkeys(row))
+        numbers.append(number)
+        for name, column in values.items():
+            column.append(row.get(name))
+    if not numbers:
+        raise DataError(f"{path} is empty. Every line must hold one JSON object.")
+    picked = pick(path, list(names), wanted, optional)
+    return Columns(path, "line", numbers, {name: values[name] for name in picked})
+
+
+def jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of each line that is not blank."""
+    for number, line in enumerate(lines(path), start=1):
         if not line.strip():
             continue
         try:
@@ -263,14 +279,7 @@ def _read_jsonl(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> C
                 f"{path}, line {number}: {line.strip()[:40]!r} is not a JSON object. Every line must hold "
                 'one whole object such as {"text": "...", "label": "..."}, without brackets around the file.'
             )
-        names.update(dict.fromkeys(row))
-        numbers.append(number)
-        for name, column in values.items():
-            column.append(row.get(name))
-    if not numbers:
-        raise DataError(f"{path} is empty. Every line must hold one JSON object.")
-    picked = _pick(path, list(names), wanted, optional)
-    return Columns(path, "line", numbers, {name: values[name] for name in picked})
+        yield number, row
 
 
 def _read_parquet(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> Columns:
@@ -279,7 +288,7 @@ def _read_parquet(path: Path, wanted: Sequence[str], optional: Sequence[str]) ->
 
     try:
         with pq.ParquetFile(path) as file:
-            picked = _pick(path, file.schema_arrow.names, wanted, optional)
+            picked = pick(path, file.schema_arrow.names, wanted, optional)
             table = file.read(columns=picked)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file ({error}). Write or copy it again.") from error

@@ -14,7 +14,9 @@ from limbeck.metrics import METRICS
 if TYPE_CHECKING:
     from datasets import Dataset
 
-Problem = Literal["classification", "regression", "multi_label"]
+# language_model: predict tokens; labels are (B, L) with IGNORED where nothing is predicted
+Problem = Literal["classification", "regression", "multi_label", "language_model"]
+IGNORED = -100
 
 
 @dataclass(frozen=True)

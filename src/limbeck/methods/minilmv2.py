@@ -1,0 +1,68 @@
+"""MiniLMv2 (Wang et al., 2021): relations between queries, keys and values, in heads of any number."""
+
+from __future__ import annotations
+
+import math
+
+from limbeck.errors import RecipeError
+from limbeck.layers import Layers
+from limbeck.methods.ft import TaskLoss
+from limbeck.methods.kd import SoftLogits
+from limbeck.methods.minilm import AttentionKL
+from limbeck.objective import Objective
+from limbeck.pair import Pair
+from limbeck.schema import Count, Positive, Weight
+
+
+def minilmv2(
+    pair: Pair,
+    *,
+    alpha_q: Weight = 1.0,
+    alpha_k: Weight = 1.0,
+    alpha_v: Weight = 1.0,
+    relation_heads: Count | None = None,
+    task: Weight | None = None,
+    kd: Weight = 0.0,
+    temperature: Positive = 5.0,
+    layers: Layers = "last",
+) -> Objective:
+    """MiniLMv2: how queries relate to queries, keys to keys and values to values, in the same number of heads.
+
+    Equation: L = Σ over x in {q, k, v} of α_x·KL(R_t(x) ‖ R_s(x)) + λ_task·CE(y, s) + λ_kd·T²·KL(softmax(t/T) ‖
+    softmax(s/T)), R(x) = softmax(x·xᵀ/√d_r) in each of A_r relation heads, d_r = width / A_r of each model, each KL
+    averaged over heads and real queries, then over samples.
+    Left open by the paper, which distils on plain text: labelled tasks, where the labels are learned too (`task`).
+    Widths and attention heads may differ, and every model family will do, since no attention score is needed.
+    Citation: Wang, Bao, Huang, Dong and Wei, 2021, "MiniLMv2: Multi-Head Self-Attention Relation Distillation for
+    Compressing Pretrained Transformers", Findings of ACL.
+
+    Options:
+        alpha_q: weight of the query relations
+        alpha_k: weight of the key relations
+        alpha_v: weight of the value relations
+        relation_heads: A_r, a divisor of both widths; by default the teacher's heads (paper: 48 for base, 64 for large)
+        task: weight of the labels; by default 1, and 0 on plain text
+        kd: weight of the teacher's logits
+        temperature: T, softens both distributions of the logits
+        layers: which blocks are paired: last, another strategy, or pairs (paper: [[6, 21]] from BERT-large)
+    """
+    heads = relation_heads or pair.the_teacher.heads
+    _check_heads(heads, pair.student.width, pair.the_teacher.width)
+    return Objective(
+        task=(float(pair.labelled) if task is None else task, TaskLoss(pair.problem)),
+        kd=(kd, SoftLogits(pair.problem, temperature)),
+        query=(alpha_q, AttentionKL(pair, layers, "queries", "queries", heads)),
+        key=(alpha_k, AttentionKL(pair, layers, "keys", "keys", heads)),
+        value=(alpha_v, AttentionKL(pair, layers, "values", "values", heads)),
+    )
+
+
+def _check_heads(heads: int, student_width: int, teacher_width: int) -> None:
+    common = math.gcd(student_width, teacher_width)
+    if common % heads:
+        divisors = [str(n) for n in range(1, common + 1) if common % n == 0]
+        raise RecipeError(
+            f"minilmv2 splits both models into {heads} relation heads, which does not divide both widths: the student "
+            f"is {student_width} wide, the teacher {teacher_width}. Set method.relation_heads to one of: "
+            f"{', '.join(divisors)}."
+        )

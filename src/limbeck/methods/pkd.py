@@ -1,0 +1,78 @@
+"""Patient knowledge distillation (Sun et al., 2019): the vector a classifier reads, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from limbeck.errors import RecipeError
+from limbeck.features import Features
+from limbeck.layers import Layers, layer_map
+from limbeck.methods.ft import TaskLoss
+from limbeck.methods.kd import SoftLogits
+from limbeck.methods.paired import PairedLayers, read_token
+from limbeck.objective import Objective
+from limbeck.pair import Pair
+from limbeck.pooling import Pool, check_pool, pool, unit
+from limbeck.projectors import projector
+from limbeck.schema import Positive, Share, Weight
+
+
+class Patient(PairedLayers):
+    """L_PT: squared difference of the normalised vectors, averaged over layer pairs, samples and dimensions."""
+
+    def __init__(self, pair: Pair, layers: Layers, pool: Pool) -> None:
+        super().__init__(pair, layers)
+        self.pool = pool
+        self.project = projector(pair.student.width, pair.the_teacher.width)
+
+    def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        values = []
+        for layer_s, layer_t in self.pairs:
+            s, _ = pool(student.hidden[layer_s], student.mask, self.pool)
+            t, _ = pool(teacher.hidden[layer_t].detach(), student.mask, self.pool)
+            values.append((unit(self.project(s).float()) - unit(t.float())).square().mean())
+        return torch.stack(values).mean()
+
+
+def pkd(
+    pair: Pair,
+    *,
+    alpha: Share = 0.5,
+    temperature: Positive = 10.0,
+    beta: Weight = 100.0,
+    layers: Layers = "skip",
+    pool: Pool | None = None,
+) -> Objective:
+    """Patient knowledge distillation: the [CLS] vectors of intermediate layers, with the logits and labels.
+
+    Equation: L = α·T²·KL(softmax(t/T) ‖ softmax(s/T)) + (1-α)·CE(y, s) + β·L_PT, L_PT the mean over layer pairs,
+    samples and dimensions of (h_s/‖h_s‖ - h_t/‖h_t‖)², h the vector of the token that the classifier reads.
+    Left open by the paper: whether L_PT is summed or averaged; averaged here, over dimensions too. The T² on the
+    logits' part, which the paper does not print, keeps α comparable between temperatures. Students narrower than the
+    teacher, which one learned linear map serves for all pairs.
+    Citation: Sun, Cheng, Gan and Liu, 2019, "Patient Knowledge Distillation for BERT Model Compression", EMNLP.
+
+    Options:
+        alpha: weight of the teacher's logits against the labels, 0 to 1 (paper: 0.2, 0.5 or 0.7)
+        temperature: T, softens both distributions (paper: 5, 10 or 20)
+        beta: weight of the layers (paper: 10, 100, 500 or 1000)
+        layers: skip (6 <- 12 layers gives 2, 4, ..., 10), last (PKD-Last: 7, ..., 11), another strategy, or pairs
+        pool: the vector of a sample: cls, last or mean; by default cls for encoders, last for decoders
+    """
+    pool = pool or read_token(pair)
+    check_pool("pkd", pool, "cls", "last", "mean")
+    if layers in ("skip", "last") and pair.student.depth == 1:
+        raise RecipeError(
+            f"pkd with layers '{layers}' leaves out the last layer, and the student has only 1. Give explicit pairs, "
+            f"such as [[1, {pair.the_teacher.depth}]], or use kd."
+        )
+    if layers == "last":
+        layers = layer_map("top", pair.student.depth, pair.the_teacher.depth)[:-1]
+    return Objective(
+        kd=(alpha, SoftLogits(pair.problem, temperature)),
+        task=(1 - alpha, TaskLoss(pair.problem)),
+        patient=(beta, Patient(pair, layers, pool)),
+    )

@@ -1,0 +1,47 @@
+"""Similarity-preserving knowledge distillation (Tung and Mori, 2019): which samples of a batch resemble each other."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from limbeck.layers import Layers
+from limbeck.methods.alignment import Alignment
+from limbeck.methods.ft import TaskLoss
+from limbeck.objective import Objective
+from limbeck.pair import Pair
+from limbeck.pooling import Pool, check_pool, unit
+from limbeck.schema import Weight
+from limbeck.similarity._moments import gram, outside_autocast
+
+
+@outside_autocast
+def similarity_difference(x: Tensor, y: Tensor, _: Tensor | None = None) -> Tensor:
+    """‖G_s - G_t‖²_F / B², G = X·Xᵀ with rows of length 1."""
+    return (unit(gram(x.float())) - unit(gram(y.detach().float()))).square().mean()
+
+
+def spkd(
+    pair: Pair,
+    *,
+    gamma: Weight = 3000.0,
+    layers: Layers = "last",
+    pool: Pool = "flat",
+) -> Objective:
+    """Similarity-preserving distillation: samples that are alike for the teacher become alike for the student.
+
+    Equation: L = CE(y, s) + γ·‖G_s - G_t‖²_F / B², G = X·Xᵀ (B x B) with each row scaled to length 1, X the layer with
+    one row per sample.
+    Left open by the paper, which is about images: the layer (the last here) and how its tokens become a row (side by
+    side here, as the paper does with pixels). Several layer pairs are averaged; the paper sums them.
+    Citation: Tung and Mori, 2019, "Similarity-Preserving Knowledge Distillation", ICCV.
+
+    Options:
+        gamma: weight of the similarities (paper: 3000)
+        layers: which layers are compared: a strategy, or pairs such as [[3, 6], [6, 12]]
+        pool: the row of a sample: cls, last, mean or flat
+    """
+    check_pool("spkd", pool, "cls", "last", "mean", "flat")
+    return Objective(
+        task=(1.0, TaskLoss(pair.problem)),
+        similarity=(gamma, Alignment(pair, layers, pool, similarity_difference, mask_padding=True)),
+    )

@@ -1,0 +1,103 @@
+"""Texts of a file of any size, one after the other: plain lines, or a column of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from limbeck.errors import DataError, RecipeError
+from limbeck.progress import Steps
+from limbeck.tasks.files import check_exists, csv_rows, file_format, jsonl_rows, lines, pick, tsv_table_rows
+
+_PLAIN = (".txt", ".text", "")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The non-empty texts of a file, read anew by each iteration.
+
+    With ``every``, only each ``every``-th text (``held_out``) or only the others.
+    """
+
+    path: str
+    column: str | None = None
+    every: int = 0
+    held_out: bool = False
+
+    def __post_init__(self) -> None:
+        check_exists(Path(self.path).expanduser())
+        plain = Path(self.path).suffix.lower() in _PLAIN
+        if plain and self.column is not None:
+            raise RecipeError(
+                f"task.text names the column '{self.column}', but {self.path} is plain text without columns."
+            )
+        if not plain and self.column is None:
+            file_format(self.path)  # an unknown extension is the first thing to say
+            raise RecipeError(f"{self.path} is a table: name its text column, e.g. task.text=sentence.")
+
+    def size(self) -> int:
+        """In bytes."""
+        return Path(self.path).expanduser().stat().st_size
+
+    def __iter__(self) -> Iterator[str]:
+        for position, text in enumerate(filter(None, map(str.strip, self._all()))):
+            if not self.every or (position % self.every == 0) == self.held_out:
+                yield text
+
+    def advancing(self, steps: Steps) -> Iterator[str]:
+        """The texts, with progress shown in bytes."""
+        for text in self:
+            yield text
+            steps.advance(len(text.encode()) + 1)
+
+    def _all(self) -> Iterator[str]:
+        path = Path(self.path).expanduser()
+        if self.column is None:
+            return lines(path)
+        return _column(path, self.column)
+
+
+def _column(path: Path, name: str) -> Iterator[str]:
+    kind = file_format(path)
+    if kind == "parquet":
+        cells = _parquet_cells(path, name)
+    elif kind == "jsonl":
+        cells = _jsonl_cells(path, name)
+    else:
+        rows = csv_rows(path) if kind == "csv" else tsv_table_rows(path)
+        header = next(rows, None)
+        if header is None:
+            raise DataError(f"{path} is empty. Its first line must hold the names of the columns.")
+        names = [cell.strip() for cell in header[1]]
+        pick(path, names, [name], [])
+        place = names.index(name)
+        cells = ((f"line {number}", row[place]) for number, row in rows)
+    for where, cell in cells:
+        if isinstance(cell, (list, tuple, dict)):
+            raise DataError(f"{path}, {where}: column '{name}' holds a {type(cell).__name__}, but text is needed.")
+        yield "" if cell is None else str(cell)
+
+
+def _jsonl_cells(path: Path, name: str) -> Iterator[tuple[str, Any]]:
+    for number, row in jsonl_rows(path):
+        if name not in row:
+            pick(path, list(row), [name], [])
+        yield f"line {number}", row[name]
+
+
+def _parquet_cells(path: Path, name: str) -> Iterator[tuple[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            pick(path, file.schema_arrow.names, [name], [])
+            for batch in file.iter_batches(batch_size=1_000, columns=[name]):
+                for cell in batch.column(0).to_pylist():
+                    number += 1
+                    yield f"row {number}", cell
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a readable Parquet file ({error}). Write or copy it again.") from error
