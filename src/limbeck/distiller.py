@@ -18,8 +18,8 @@ Teacher = Callable[[Mapping[str, Tensor], Wanted], Features]
 class Distiller(nn.Module):
     """``Distiller(student, objective, teacher)(**batch)`` returns the loss, the logits and every term's value.
 
-    The student is captured only as far as the objective needs, and the teacher runs only if it needs it at all. Where no
-    term needs the student's logits they are None, and its head is not run.
+    The student is captured only as far as the objective needs, and the teacher runs only if it needs it at all. Where
+    no term needs the student's logits they are None, and its head is not run.
     """
 
     # The loss is a mean over the batch: Trainer must divide it by the accumulation steps itself.

@@ -54,10 +54,3 @@ def without_padding(hidden: Tensor, mask: Tensor) -> Tensor:
     """Zeros where there is no real token."""
     # where, not a product: padding may hold inf or NaN
     return torch.where(mask[..., None], hidden, 0)
-
-
-def unit(rows: Tensor) -> Tensor:
-    """Each vector of the last dimension scaled to length 1; a zero vector stays 0, with zero gradient."""
-    squares = rows.square().sum(-1, keepdim=True)
-    empty = squares == 0
-    return rows * torch.where(empty, 0, torch.where(empty, 1, squares).rsqrt())

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pydantic
 
@@ -53,9 +54,20 @@ def describe_options(function: Callable[..., Any]) -> list[tuple[str, str, str]]
     """Name, type and default of each option, for a listing."""
     rows = []
     for name, field in options_of(function).model_fields.items():
-        kind = inspect.formatannotation(field.annotation).replace("typing.", "")
-        rows.append((name, kind, "required" if field.is_required() else repr(field.default)))
+        rows.append((name, _type_name(field.annotation), "required" if field.is_required() else repr(field.default)))
     return rows
+
+
+def _type_name(hint: Any) -> str:
+    """``Literal["a", "b"]`` is 'a' | 'b', ``Annotated[float, ...] | None`` is float | None."""
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is Annotated:
+        return _type_name(arguments[0])
+    if typing.get_origin(hint) is Literal:
+        return " | ".join(map(repr, arguments))
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " | ".join(map(_type_name, arguments))
+    return inspect.formatannotation(hint).replace("typing.", "").replace("NoneType", "None")
 
 
 def _mistake(model: type[pydantic.BaseModel], item: Mapping[str, Any], where: Location) -> Mistake:

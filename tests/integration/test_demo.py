@@ -7,7 +7,6 @@ from tiny import sentences
 
 from limbeck import demo
 from limbeck.errors import DataError
-from limbeck.methods import METHODS
 
 
 @pytest.fixture()
@@ -47,7 +46,3 @@ def test_on_a_glue_folder_with_a_model_of_ones_own(short, tmp_path, teacher_fold
     check(rows, "accuracy")
     with pytest.raises(DataError, match="must be a GLUE task's folder"):
         demo.run_demo(tmp_path / "out", task_dir=tmp_path)
-
-
-def test_every_family_of_method_is_shown():
-    assert set(demo._METHODS) == {name for name in METHODS if not name.startswith("fsd_")}

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from test_baseline_methods import (
+from cases import (
     TWO,
     Arrays,
     Case,

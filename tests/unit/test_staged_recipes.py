@@ -83,9 +83,7 @@ def test_stages_that_a_method_brings_can_be_overridden():
 def test_an_override_that_no_stage_uses_is_refused():
     first, second = ({"method": {"name": "kd"}, "train": {"epochs": epochs}} for epochs in (5, 1))
     values = with_stages(first, second)
-    with pytest.raises(
-        RecipeError, match=r"each stage has its own train.epochs. Name the stage: stages.1.train"
-    ):
+    with pytest.raises(RecipeError, match=r"each stage has its own train.epochs. Name the stage: stages.1.train"):
         load_recipe(values=values, overrides=["train.epochs=2"])
     assert load_recipe(values=values, overrides=["train.learning_rate=1e-3"]).train.learning_rate == 1e-3
 

@@ -1,4 +1,4 @@
-"""What `cka` and `shape` share: representations of paired layers, compared by one distance (paper 000)."""
+"""What `cka`, `shape`, `rkd`, `spkd` and `cckd` share: representations of paired layers, compared by one distance."""
 
 from __future__ import annotations
 

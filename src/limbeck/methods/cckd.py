@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
 from torch import Tensor
 
+from limbeck import similarity
 from limbeck.layers import Layers
 from limbeck.methods.alignment import Alignment
 from limbeck.methods.ft import TaskLoss
@@ -14,17 +12,8 @@ from limbeck.methods.kd import SoftLogits
 from limbeck.methods.paired import read_token
 from limbeck.objective import Objective
 from limbeck.pair import Pair
-from limbeck.pooling import Pool, check_pool, unit
+from limbeck.pooling import Pool, check_pool
 from limbeck.schema import Count, Positive, Share, Weight
-from limbeck.similarity._moments import gram, outside_autocast
-
-
-@outside_autocast
-def correlations(rows: Tensor, gamma: float, order: int) -> Tensor:
-    """exp(-γ‖f_i - f_j‖²) of rows of length 1, as its Taylor series in f_i·f_j up to ``order``: (B, D) -> (B, B)."""
-    cosines = gram(unit(rows.float()))
-    series = [(2 * gamma) ** p / math.factorial(p) * cosines**p for p in range(order + 1)]
-    return math.exp(-2 * gamma) * torch.stack(series).sum(0)
 
 
 def cckd(
@@ -62,7 +51,7 @@ def cckd(
     check_pool("cckd", pool, "cls", "last", "mean", "flat")
 
     def difference(x: Tensor, y: Tensor, _: Tensor | None) -> Tensor:
-        return (correlations(x, gamma, order) - correlations(y.detach(), gamma, order)).square().mean()
+        return similarity.cckd_distance(x, y, gamma=gamma, order=order)
 
     return Objective(
         task=(alpha, TaskLoss(pair.problem)),

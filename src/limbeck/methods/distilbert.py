@@ -7,13 +7,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from limbeck import similarity
 from limbeck.features import Features
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
 from limbeck.methods.paired import PairedLayers
 from limbeck.objective import Objective
 from limbeck.pair import Pair
-from limbeck.pooling import unit, without_padding
+from limbeck.pooling import without_padding
 from limbeck.projectors import projector
 from limbeck.schema import Positive, Weight
 
@@ -29,7 +30,7 @@ class Cosine(PairedLayers):
         [(layer_s, layer_t)], mask = self.pairs, student.mask
         s = self.project(without_padding(student.hidden[layer_s], mask)).float()
         t = without_padding(teacher.hidden[layer_t].detach(), mask).float()
-        cosines = (unit(s) * unit(t)).sum(-1)  # B L
+        cosines = (similarity.unit(s) * similarity.unit(t)).sum(-1)  # B L
         return torch.where(mask, 1 - cosines, 0).sum() / mask.sum().clamp(min=1)
 
 

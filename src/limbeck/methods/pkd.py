@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from limbeck import similarity
 from limbeck.errors import RecipeError
 from limbeck.features import Features
 from limbeck.layers import Layers, layer_map
@@ -15,7 +16,7 @@ from limbeck.methods.kd import SoftLogits
 from limbeck.methods.paired import PairedLayers, read_token
 from limbeck.objective import Objective
 from limbeck.pair import Pair
-from limbeck.pooling import Pool, check_pool, pool, unit
+from limbeck.pooling import Pool, check_pool, pool
 from limbeck.projectors import projector
 from limbeck.schema import Positive, Share, Weight
 
@@ -33,7 +34,7 @@ class Patient(PairedLayers):
         for layer_s, layer_t in self.pairs:
             s, _ = pool(student.hidden[layer_s], student.mask, self.pool)
             t, _ = pool(teacher.hidden[layer_t].detach(), student.mask, self.pool)
-            values.append((unit(self.project(s).float()) - unit(t.float())).square().mean())
+            values.append((similarity.unit(self.project(s).float()) - similarity.unit(t.float())).square().mean())
         return torch.stack(values).mean()
 
 

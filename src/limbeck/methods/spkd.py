@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from limbeck import similarity
 from limbeck.layers import Layers
 from limbeck.methods.alignment import Alignment
 from limbeck.methods.ft import TaskLoss
 from limbeck.objective import Objective
 from limbeck.pair import Pair
-from limbeck.pooling import Pool, check_pool, unit
+from limbeck.pooling import Pool, check_pool
 from limbeck.schema import Weight
-from limbeck.similarity._moments import gram, outside_autocast
-
-
-@outside_autocast
-def similarity_difference(x: Tensor, y: Tensor, _: Tensor | None = None) -> Tensor:
-    """‖G_s - G_t‖²_F / B², G = X·Xᵀ with rows of length 1."""
-    return (unit(gram(x.float())) - unit(gram(y.detach().float()))).square().mean()
 
 
 def spkd(
@@ -41,7 +35,11 @@ def spkd(
         pool: the row of a sample: cls, last, mean or flat
     """
     check_pool("spkd", pool, "cls", "last", "mean", "flat")
+
+    def difference(x: Tensor, y: Tensor, _: Tensor | None) -> Tensor:
+        return similarity.spkd_distance(x, y)
+
     return Objective(
         task=(1.0, TaskLoss(pair.problem)),
-        similarity=(gamma, Alignment(pair, layers, pool, similarity_difference, mask_padding=True)),
+        similarity=(gamma, Alignment(pair, layers, pool, difference, mask_padding=True)),
     )

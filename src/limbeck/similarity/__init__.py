@@ -7,6 +7,7 @@ a statistic does not exist the result is a finite 0 with zero gradient.
 from .attention import attention_kl, attention_mse, attention_scores, split_heads
 from .cka import MinibatchCKA, cka
 from .distances import rkd_angle, rkd_distance
+from .grams import cckd_distance, spkd_distance, unit
 from .kmeans import KMeans, kmeans
 from .neighbours import nearest_same_class
 from .relations import (
@@ -28,6 +29,7 @@ __all__ = [
     "attention_kl",
     "attention_mse",
     "attention_scores",
+    "cckd_distance",
     "cka",
     "kmeans",
     "nearest_same_class",
@@ -41,7 +43,9 @@ __all__ = [
     "sample_relation_loss",
     "sample_relations",
     "shape_distance",
+    "spkd_distance",
     "split_heads",
     "token_relation_loss",
     "token_relations",
+    "unit",
 ]
