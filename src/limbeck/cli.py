@@ -261,7 +261,7 @@ def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the run directories.")] = Path("demo-runs"),
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Fine-tune a teacher, distil it by the methods of the four papers, and print a table: offline, in a few minutes."""
+    """Fine-tune a teacher, distil it by the methods of the four papers, and print a table: offline, in minutes."""
     from limbeck.demo import run_demo
 
     rows = run_demo(output, task_dir=task_dir, model=model, seed=seed)

@@ -3,38 +3,26 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import typing
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 import yaml
-from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from limbeck.errors import RecipeError, unknown
+from limbeck.errors import RecipeError
 from limbeck.recipe_files import RecipeText, put, read_recipe
-from limbeck.schema import Mistake, check, options_of
+from limbeck.schema import Mistake, OpenBlock, check, options_of
 from limbeck.stages import BLOCKS, check_stages, place_of, reaches_a_stage, split_stages, stages_of_method
+from limbeck.training import TrainBlock, check_training, with_defaults
 
 
 class _Block(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
-class _OpenBlock(pydantic.BaseModel):
-    """Keys beyond the named ones are options, checked against the function or class that takes them."""
-
-    model_config = ConfigDict(extra="allow")
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
-
-
-class TaskBlock(_OpenBlock):
+class TaskBlock(OpenBlock):
     name: str
     max_length: PositiveInt = 128
     too_long: Literal["cut", "refuse"] = "cut"
@@ -69,16 +57,8 @@ class StudentBlock(_Block):
         return self
 
 
-class MethodBlock(_OpenBlock):
+class MethodBlock(OpenBlock):
     name: str
-
-
-class TrainBlock(_OpenBlock):
-    """The usual three, under short names, and any key of transformers' TrainingArguments."""
-
-    epochs: PositiveFloat = 3.0
-    batch_size: PositiveInt = 32
-    learning_rate: PositiveFloat = 5e-5
 
 
 class Reported(_Block):
@@ -132,34 +112,6 @@ class Recipe(_Block):
         ]
 
 
-# Keys of TrainingArguments that limbeck sets itself, with where the user sets them instead.
-_OURS = {
-    "output_dir": "use --output",
-    "seed": "set seed at the top of the recipe",
-    "data_seed": "set seed at the top of the recipe",
-    "num_train_epochs": "write epochs",
-    "per_device_train_batch_size": "write batch_size",
-    "resume_from_checkpoint": "use --resume",
-    "remove_unused_columns": "limbeck's collator chooses the columns",
-    "label_names": "limbeck's task knows its labels",
-    "label_smoothing_factor": "the loss is the method's",
-    "train_sampling_strategy": "batches are grouped by length",
-    "disable_tqdm": "use --quiet",
-    "push_to_hub": "upload the run's student/ folder instead",
-    "hub_token": "a run directory must hold no secret",
-}
-
-
-# What a run does unless the recipe says otherwise; written out in every recipe.yaml.
-_TRAIN_DEFAULTS: dict[str, Any] = {
-    "warmup_steps": 0.06,  # below 1: a share of all steps
-    "logging_steps": 10,
-    "eval_strategy": "epoch",
-    "save_strategy": "epoch",
-    "save_total_limit": 1,
-}
-
-
 def load_recipe(
     source: str | Path | None = None, overrides: Sequence[str] = (), values: dict[str, Any] | None = None
 ) -> Recipe:
@@ -209,7 +161,7 @@ def _check_stage(values: dict[str, Any], first: bool) -> tuple[Recipe | None, li
     recipe, mistakes = check(Recipe, values)
     task, wrong_task = _check_options("task", values.get("task"), TaskBlock, find_task)
     method, wrong_method = _check_options("method", values.get("method"), MethodBlock, find_method)
-    train, wrong_train = _check_training(values.get("train"))
+    train, wrong_train = check_training(values.get("train"))
     mistakes += wrong_task + wrong_method + wrong_train
     if recipe is not None and first:
         mistakes += _check_teacher(recipe)
@@ -217,7 +169,7 @@ def _check_stage(values: dict[str, Any], first: bool) -> tuple[Recipe | None, li
         return None, mistakes
     recipe.task.__pydantic_extra__ = task
     recipe.method.__pydantic_extra__ = method
-    recipe.train.__pydantic_extra__ = _with_defaults(train)
+    recipe.train.__pydantic_extra__ = with_defaults(train)
     return recipe, []
 
 
@@ -249,7 +201,7 @@ def load_task_block(values: dict[str, Any], overrides: Sequence[str] = ()) -> Ta
 
 
 def _check_options(
-    block: str, given: Any, own: type[_OpenBlock], find: Callable[[str], Callable[..., Any]]
+    block: str, given: Any, own: type[OpenBlock], find: Callable[[str], Callable[..., Any]]
 ) -> tuple[dict[str, Any], list[Mistake]]:
     """The options of a task or method with their defaults filled in, and what is wrong with them."""
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
@@ -269,54 +221,6 @@ def _check_teacher(recipe: Recipe) -> list[Mistake]:
     if recipe.teacher is None and recipe.student.config is not None and recipe.student.tokenizer is None:
         return [Mistake(("student",), "a config without a teacher also needs a tokenizer: a folder or a hub name.")]
     return []
-
-
-def _check_training(given: Any) -> tuple[dict[str, Any], list[Mistake]]:
-    typed: dict[str, Any] = {}
-    mistakes: list[Mistake] = []
-    if not isinstance(given, dict):
-        return typed, mistakes
-    known = _training_arguments()
-    for key, value in given.items():
-        if key in TrainBlock.model_fields:
-            continue
-        if key in _OURS:
-            mistakes.append(Mistake(("train", key), f"is not yours to set here: {_OURS[key]}."))
-        elif key not in known:
-            names = [*TrainBlock.model_fields, *known]
-            mistakes.append(Mistake(("train", key), unknown("key", str(key), names, "See TrainingArguments.")))
-        else:
-            try:
-                typed[key] = known[key].validate_python(value)
-            except pydantic.ValidationError as error:
-                mistakes.append(Mistake(("train", key), f"{error.errors()[0]['msg']}; seen: {value!r}."))
-    return typed, mistakes
-
-
-def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    defaults = dict(_TRAIN_DEFAULTS)
-    for job in ("eval", "save"):
-        if f"{job}_steps" in given:  # asking for steps is asking for the strategy
-            defaults[f"{job}_strategy"] = "steps"
-    return defaults | given
-
-
-@cache
-def _training_arguments() -> dict[str, pydantic.TypeAdapter[Any]]:
-    from transformers import TrainingArguments
-
-    hints = typing.get_type_hints(TrainingArguments)
-    config = ConfigDict(arbitrary_types_allowed=True)
-    adapters: dict[str, pydantic.TypeAdapter[Any]] = {}
-    for field in dataclasses.fields(TrainingArguments):
-        if field.init and field.name not in _OURS:
-            # Strategies and optimisers are enumerations that also take their plain name, which YAML can hold.
-            hint = str if isinstance(field.default, str) else hints[field.name]
-            dataclass_like = dataclasses.is_dataclass(hint) or "ParallelismConfig" in str(hint)
-            adapters[field.name] = (
-                pydantic.TypeAdapter(Any) if dataclass_like else pydantic.TypeAdapter(hint, config=config)
-            )
-    return adapters
 
 
 def _apply_all(overrides: Sequence[str], values: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Recipe to run directory: the only place that assembles task, teacher, student, objective and trainer.
+"""Recipe to run directory: train, stage by stage, and write down what came of it.
 
 The last stage of a recipe runs in the run directory itself, those before it in ``stage-1``, ``stage-2``, ... inside,
 which are run directories too.
@@ -22,32 +22,16 @@ import yaml
 from transformers import TrainingArguments, set_seed
 
 from limbeck import __version__
-from limbeck.batches import Batches
-from limbeck.blocks import Blocks, Packing
-from limbeck.distiller import Distiller
+from limbeck.assemble import Data, Parts, assemble, check_stages, load_data
 from limbeck.errors import RecipeError, RunError
-from limbeck.families import blocks_of, family_of
 from limbeck.files import replacing_folder, write_text
 from limbeck.inference import dev_loss, predict_logits
-from limbeck.methods import find_method
 from limbeck.metrics import METRICS
-from limbeck.models import (
-    check_same_tokenizer,
-    label_config,
-    load_for_training,
-    load_teacher,
-    load_tokenizer,
-    parameters,
-)
-from limbeck.pair import Pair
+from limbeck.models import parameters
 from limbeck.recipe import Recipe, StudentBlock
-from limbeck.student import check_not_deeper, from_config, keep_layers, layers_to_keep
-from limbeck.tasks import load_task
-from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.files import write_table
 from limbeck.tasks.task import Task
 from limbeck.tasks.text import TextTask
-from limbeck.teacher import LiveTeacher
 from limbeck.trainer import DistillTrainer, last_checkpoint
 
 logger = logging.getLogger("limbeck")
@@ -83,29 +67,6 @@ class RunDirectory:
         return metrics
 
 
-@dataclass(frozen=True)
-class Parts:
-    """Everything a recipe names, loaded and checked against each other."""
-
-    task: Task
-    tokenizer: Any
-    student: Any
-    teacher: Any | None
-    distiller: Distiller
-
-
-@dataclass(frozen=True)
-class Data:
-    """The task's splits as the models read them."""
-
-    splits: dict[str, Any]  # split -> token ids, or a stream of blocks
-    collate: Collator
-    batch_size: int
-
-    def batches(self, split: str, folder: Path | None = None) -> Batches:
-        return Batches(self.splits[split], self.collate, self.batch_size, folder)
-
-
 def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunDirectory:
     """Run a recipe into ``output``; with ``resume``, continue from the last complete checkpoint there.
 
@@ -118,7 +79,7 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunD
         return run
     stages = recipe.split()
     if len(stages) > 1:
-        _check_stages(stages)
+        check_stages(stages)
         _open(run, recipe)
     student = recipe.student
     for number, stage in enumerate(stages, start=1):
@@ -135,7 +96,7 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunD
 def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe) -> None:
     """Train one stage into ``run``, whose recipe.yaml is ``written``."""
     parts = assemble(recipe)
-    data = _data(recipe, parts)
+    data = load_data(recipe, parts)
     logger.info("%s", parts.distiller.objective)
     _open(run, written)
     started = time.monotonic()
@@ -146,102 +107,6 @@ def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe) -> None:
         parts.tokenizer.save_pretrained(folder)
     _write_results(recipe, parts, data, run, {"train_seconds": round(seconds, 2), "steps": steps})
     _drop_checkpoints(recipe, run)
-
-
-def assemble(recipe: Recipe) -> Parts:
-    """Load the task and the models that a recipe names; raise a clear error where they do not fit together."""
-    set_seed(recipe.seed)
-    task = load_task(recipe.task.name, **recipe.task.options)
-    teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
-    tokenizer = _tokenizer(recipe)
-    student = _student(recipe, task, teacher, tokenizer)
-    distiller = _distiller(recipe, task, student, teacher)
-    if no_head is not None and distiller.needs.teacher.logits:
-        raise no_head
-    return Parts(task, tokenizer, student, teacher, distiller)
-
-
-def _check_stages(stages: list[Recipe]) -> None:
-    """What does not fit must show now, not after hours of the first stage."""
-    first = assemble(stages[0])
-    for stage in stages[1:]:
-        _check_later(stage, first)
-
-
-def _check_later(recipe: Recipe, first: Parts) -> None:
-    """Raise what is wrong with a later stage, whose student will have the first one's shape."""
-    task = load_task(recipe.task.name, **recipe.task.options)
-    teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
-    if recipe.teacher is not None:
-        check_same_tokenizer(first.tokenizer, load_tokenizer(recipe.teacher.model))
-    student = from_config(label_config(task), first.student.config, task.problem)
-    if _distiller(recipe, task, student, teacher).needs.teacher.logits and no_head is not None:
-        raise no_head
-
-
-def _distiller(recipe: Recipe, task: Task, student: Any, teacher: Any | None) -> Distiller:
-    if teacher is not None:
-        check_not_deeper(student, teacher)
-    for model in (student, teacher) if teacher is not None else (student,):
-        _check_length(recipe.task.max_length, model)
-    method = find_method(recipe.method.name)
-    objective = method(Pair.of(student, teacher, task.problem), **recipe.method.options)
-    return Distiller(student, objective, LiveTeacher(teacher) if teacher is not None else None)
-
-
-def _data(recipe: Recipe, parts: Parts) -> Data:
-    task, tokenizer, spec = parts.task, parts.tokenizer, recipe.task
-    names = ("train", "validation")
-    if isinstance(task, TextTask):
-        packing = Packing(tokenizer, spec.max_length, family_of(parts.student).causal, task.mask)
-        splits: dict[str, Any] = {
-            name: Blocks(task.texts[name], packing, recipe.seed, shuffle=name == "train") for name in names
-        }
-        splits["validation"].count()
-        if recipe.train.options.get("max_steps", -1) <= 0:  # epochs need the length of the stream
-            splits["train"].count()
-    else:
-        splits = {name: encode(task, task.split(name), tokenizer, spec.max_length, spec.too_long) for name in names}
-    collate = Collator(tokenizer, token_labels=isinstance(task, TextTask))
-    return Data(splits, collate, recipe.train.batch_size)
-
-
-def _tokenizer(recipe: Recipe) -> Any:
-    spec = recipe.student
-    own = spec.tokenizer or spec.model or (spec.from_ if spec.from_ != "teacher" else None)
-    if recipe.teacher is None:
-        return load_tokenizer(own or "")
-    tokenizer = load_tokenizer(recipe.teacher.model)
-    if own is not None:
-        check_same_tokenizer(load_tokenizer(own), tokenizer)
-    return tokenizer
-
-
-def _student(recipe: Recipe, task: Task, teacher: Any | None, tokenizer: Any) -> Any:
-    spec = recipe.student
-    if spec.model is not None:
-        return load_for_training(spec.model, task, tokenizer)
-    if spec.config is not None:
-        inherited = label_config(task) | {
-            "vocab_size": len(tokenizer),
-            "pad_token_id": tokenizer.pad_token_id,
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-        }
-        return from_config(spec.config, teacher.config if teacher is not None else None, task.problem, **inherited)
-    source: Any = teacher if spec.from_ == "teacher" else load_for_training(spec.from_ or "", task, tokenizer)
-    return keep_layers(source, layers_to_keep(spec.keep or "", len(blocks_of(source))))
-
-
-def _check_length(max_length: int, model: Any) -> None:
-    limit = getattr(model.config, "max_position_embeddings", None)
-    if model.config.model_type in ("roberta", "xlm-roberta"):
-        limit -= model.config.pad_token_id + 1  # their positions start after the padding id
-    if limit is not None and max_length > limit:
-        raise RecipeError(
-            f"task.max_length is {max_length}, but this {model.config.model_type} model reads at most {limit} tokens. "
-            f"Set task.max_length={limit} or less; longer texts are then cut."
-        )
 
 
 def _check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:

@@ -31,6 +31,16 @@ class Mistake:
     message: str
 
 
+class OpenBlock(pydantic.BaseModel):
+    """Keys beyond the named ones are options, checked against the function or class that takes them."""
+
+    model_config = pydantic.ConfigDict(extra="allow")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
 def check(model: type[M], values: Any, where: Location = ()) -> tuple[M | None, list[Mistake]]:
     """The validated model, or every mistake in ``values``."""
     try:

@@ -12,6 +12,9 @@ from safetensors.torch import load_file
 from tiny import SIZES, read_json, sentences, tiny_model
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
+from limbeck import execute, load_recipe
+from limbeck.errors import LimbeckError
+
 # a method that takes its time, so that it can be killed inside a stage; it brings the stages of the one that it wraps
 SLOW = """
 import time
@@ -143,8 +146,6 @@ def test_text_then_task_killed_and_resumed(limbeck, table_files, teacher_folder,
 @pytest.mark.parametrize("family", SIZES)
 @pytest.mark.parametrize("method", ["distilbert", "minilmv2", "fcd"])
 def test_text_stage_of_every_family(family, method, corpus, tokenizer, table_files, tmp_path):
-    from limbeck import execute, load_recipe
-
     teacher = tiny_model(family, depth=4)
     causal = family == "gpt2"
     torch.manual_seed(0)
@@ -197,17 +198,17 @@ def perplexity(done):
     return float(line.split("│")[2])
 
 
-def test_what_a_later_stage_lacks_is_said_before_the_first_one_runs(limbeck, table_files, teacher_folder, tmp_path):
+def test_what_a_later_stage_lacks_is_said_before_the_first_one_runs(table_files, teacher_folder, tmp_path):
     shared = {"task": table(table_files), "teacher": {"model": str(teacher_folder)}}
     student = {"from": "teacher", "keep": "first:2"}
-    first = {"method": {"name": "fcd"}}
     for last, message in (
         ({"method": {"name": "kd"}, "teacher": {"model": str(tmp_path / "nowhere")}}, "nowhere"),
-        ({"method": {"name": "minilmv2", "relation_heads": 5}}, "relation"),
+        ({"method": {"name": "minilmv2", "relation_heads": 5}}, "relation heads"),
         ({"method": {"name": "kd"}, "task": {"train": "missing.csv"}}, "missing.csv"),
         ({"method": {"name": "kd"}, "task": {"max_length": 5000}}, "task.max_length is 5000"),
         ({"method": {"name": "kd"}, "teacher": None}, "needs a teacher"),
     ):
-        recipe = write(tmp_path, **shared, student=student, stages=[first, last])
-        wrong = limbeck("distill", recipe, "-o", "run", check=False)
-        assert message in wrong.stderr and not (tmp_path / "run").exists()
+        values = shared | {"student": student, "stages": [{"method": {"name": "fcd"}}, last]}
+        with pytest.raises(LimbeckError, match=message):
+            execute(load_recipe(values=values), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
