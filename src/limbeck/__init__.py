@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from limbeck.evaluation import evaluate, predict_file
     from limbeck.features import Features, Needs, Wanted
     from limbeck.layers import layer_map
+    from limbeck.method import Method
     from limbeck.methods import METHODS
     from limbeck.methods.ft import TaskLoss
     from limbeck.methods.kd import SoftLogits
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
     from limbeck.run import RunDirectory, execute
     from limbeck.student import keep_layers
     from limbeck.tasks import load_task
-    from limbeck.teacher import LiveTeacher
+    from limbeck.teacher import LearningTeacher, LiveTeacher
 
 _HOMES = {
     "Capture": "capture",
     "Distiller": "distiller",
     "Features": "features",
+    "LearningTeacher": "teacher",
     "LiveTeacher": "teacher",
     "METHODS": "methods",
+    "Method": "method",
     "Needs": "features",
     "Objective": "objective",
     "Pair": "pair",
@@ -59,7 +62,9 @@ __all__ = [
     "Capture",
     "Distiller",
     "Features",
+    "LearningTeacher",
     "LiveTeacher",
+    "Method",
     "Needs",
     "Objective",
     "Pair",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import set_seed
 
 from limbeck.batches import Batches
@@ -13,6 +14,7 @@ from limbeck.blocks import Blocks, Packing
 from limbeck.distiller import Distiller
 from limbeck.errors import RecipeError
 from limbeck.families import blocks_of, family_of
+from limbeck.method import Method
 from limbeck.methods import find_method
 from limbeck.models import check_same_tokenizer, label_config, load_for_training, load_teacher, load_tokenizer
 from limbeck.pair import Pair
@@ -22,7 +24,6 @@ from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.task import Task
 from limbeck.tasks.text import TextTask
-from limbeck.teacher import LiveTeacher
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Parts:
     tokenizer: Any
     student: Any
     teacher: Any | None
+    method: Method
     distiller: Distiller
 
 
@@ -55,10 +57,10 @@ def assemble(recipe: Recipe) -> Parts:
     teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
     tokenizer = _tokenizer(recipe)
     student = _student(recipe, task, teacher, tokenizer)
-    distiller = _distiller(recipe, task, student, teacher)
+    method, distiller = _distiller(recipe, task, student, teacher)
     if no_head is not None and distiller.needs.teacher.logits:
         raise no_head
-    return Parts(task, tokenizer, student, teacher, distiller)
+    return Parts(task, tokenizer, student, teacher, method, distiller)
 
 
 def check_stages(stages: list[Recipe]) -> None:
@@ -75,18 +77,18 @@ def _check_later(recipe: Recipe, first: Parts) -> None:
     if recipe.teacher is not None:
         check_same_tokenizer(first.tokenizer, load_tokenizer(recipe.teacher.model))
     student = from_config(label_config(task), first.student.config, task.problem)
-    if _distiller(recipe, task, student, teacher).needs.teacher.logits and no_head is not None:
+    if _distiller(recipe, task, student, teacher)[1].needs.teacher.logits and no_head is not None:
         raise no_head
 
 
-def _distiller(recipe: Recipe, task: Task, student: Any, teacher: Any | None) -> Distiller:
+def _distiller(recipe: Recipe, task: Task, student: Any, teacher: Any | None) -> tuple[Method, Distiller]:
     if teacher is not None:
         check_not_deeper(student, teacher)
     for model in (student, teacher) if teacher is not None else (student,):
         _check_length(recipe.task.max_length, model)
-    method = find_method(recipe.method.name)
-    objective = method(Pair.of(student, teacher, task.problem), **recipe.method.options)
-    return Distiller(student, objective, LiveTeacher(teacher) if teacher is not None else None)
+    function = find_method(recipe.method.name)
+    method = Method.of(function(Pair.of(student, teacher, task.problem), **recipe.method.options))
+    return method, Distiller.of(method, student, teacher)
 
 
 def load_data(recipe: Recipe, parts: Parts) -> Data:
@@ -103,8 +105,21 @@ def load_data(recipe: Recipe, parts: Parts) -> Data:
             splits["train"].count()
     else:
         splits = {name: encode(task, task.split(name), tokenizer, spec.max_length, spec.too_long) for name in names}
+    if parts.method.held_out:
+        splits |= _hold_out(splits["train"], parts.method.held_out, recipe)
     collate = Collator(tokenizer, token_labels=isinstance(task, TextTask))
     return Data(splits, collate, recipe.train.batch_size)
+
+
+def _hold_out(train: Any, share: float, recipe: Recipe) -> dict[str, Any]:
+    """A seeded share of the training data for a teacher that is examined; never of the validation data."""
+    if isinstance(train, Blocks):
+        raise RecipeError(f"{recipe.method.name} holds out examples, which a stream of text does not allow.")
+    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(recipe.seed)).tolist()
+    held = max(1, round(share * len(train)))
+    if held >= len(train):
+        raise RecipeError(f"{recipe.method.name} would hold out all {len(train)} training examples. Give it more data.")
+    return {"train": train.select(sorted(order[held:])), "quiz": train.select(sorted(order[:held]))}
 
 
 def _tokenizer(recipe: Recipe) -> Any:

@@ -77,11 +77,14 @@ class Batches:
             return math.ceil(len(self.encoded) / self.batch_size)  # type: ignore[arg-type]
         return len(self.indices)
 
+    def __getitem__(self, number: int) -> dict[str, Tensor]:
+        return self.collate([self.encoded[i] for i in self.indices[number].tolist()])
+
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         if isinstance(self.encoded, IterableDataset):
             rows = iter(self.encoded)
             while batch := list(islice(rows, self.batch_size)):
                 yield self.collate(batch)
             return
-        for indices in self.indices:
-            yield self.collate([self.encoded[i] for i in indices.tolist()])
+        for number in range(len(self)):
+            yield self[number]

@@ -7,20 +7,23 @@ from contextlib import ExitStack
 from typing import Any
 
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from limbeck.errors import ModelError
 from limbeck.families import blocks_of, family_of, projected, projection
 from limbeck.features import Features, Wanted
 
 
-def model_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def model_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Any]:
     """What this model reads of a batch, which also carries labels and may come from another family's tokenizer.
 
     Segment ids go only to models that have segment embeddings: GPT-2 would look them up among its words.
     """
-    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
     if "token_type_ids" in batch and (getattr(model.config, "type_vocab_size", 0) or 0) > 1:
         inputs["token_type_ids"] = batch["token_type_ids"]
+    if family_of(model).causal:
+        inputs["use_cache"] = False  # keys and values are kept for a next token that nobody asks for
     return inputs
 
 
@@ -36,7 +39,10 @@ class Capture:
         self.family = family_of(model)
         self.blocks = blocks_of(model)
 
-    def __call__(self, batch: Mapping[str, Tensor], wanted: Wanted) -> tuple[Any, Features]:
+    def __call__(
+        self, batch: Mapping[str, Tensor], wanted: Wanted, weights: Mapping[str, Tensor] | None = None
+    ) -> tuple[Any, Features]:
+        """Run the model on the batch, with other ``weights`` by name in place of its own where they are given."""
         self._check_layers(wanted)
         store: dict[str, dict[int, Tensor]] = {"hidden": {}, "queries": {}, "keys": {}, "values": {}}
         with ExitStack() as hooks:
@@ -46,8 +52,9 @@ class Capture:
                 for layer in getattr(wanted, kind):
                     hooks.enter_context(self._hook_projection(kind, layer, store[kind]))
             # without its head where no logits are wanted: a language model's head costs as much as several blocks
-            runs = self.model if wanted.logits else self.model.base_model
-            output = runs(**model_inputs(self.model, batch))
+            runs = self.model if wanted.logits or weights else self.model.base_model
+            inputs = model_inputs(self.model, batch)
+            output = functional_call(runs, dict(weights), (), inputs) if weights else runs(**inputs)
         logits = output.logits if wanted.logits else None
         return output, Features(batch["attention_mask"].bool(), logits, **store)
 

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from limbeck.capture import Capture
 from limbeck.errors import ModelError
 from limbeck.features import Features, Wanted
+from limbeck.method import Method
 from limbeck.objective import Objective
+from limbeck.teacher import LiveTeacher
 
 Teacher = Callable[[Mapping[str, Tensor], Wanted], Features]
 
@@ -25,18 +27,37 @@ class Distiller(nn.Module):
     # The loss is a mean over the batch: Trainer must divide it by the accumulation steps itself.
     accepts_loss_kwargs = False
 
-    def __init__(self, student: Any, objective: Objective, teacher: Teacher | None = None) -> None:
+    def __init__(
+        self,
+        student: Any,
+        objective: Objective,
+        teacher: Teacher | None = None,
+        run_student: Callable[[Mapping[str, Tensor], Wanted], tuple[Any, Features]] | None = None,
+    ) -> None:
         super().__init__()
         self.student = student
         self.objective = objective
         self.teacher = teacher
         self.needs = objective.needs()
-        self._capture = Capture(student)
+        self.run_student = run_student or Capture(student)
         if self.needs.teacher and teacher is None:
             raise ModelError(f"This objective ({objective}) needs a teacher, and none was given: set teacher.model.")
 
+    @classmethod
+    def of(cls, method: Objective | Method, student: Any, teacher: Any | None = None) -> Distiller:
+        """The distiller of what a method returned, for these two models."""
+        method = Method.of(method)
+        if teacher is None:
+            return cls(student, method.objective)
+        return cls(
+            student,
+            method.objective,
+            method.make_teacher(teacher, student, method.objective) if method.make_teacher else LiveTeacher(teacher),
+            method.run_student(student, teacher) if method.run_student else None,
+        )
+
     def forward(self, **batch: Tensor) -> dict[str, Any]:
-        _, student = self._capture(batch, self.needs.student)
+        _, student = self.run_student(batch, self.needs.student)
         teacher = Features(student.mask)
         if self.teacher is not None and self.needs.teacher:
             teacher = self.teacher(batch, self.needs.teacher)

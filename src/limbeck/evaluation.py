@@ -72,7 +72,7 @@ def _evaluate_text(model: str | Path, task: TextTask, split: str, max_length: in
     blocks = Blocks(task.texts[split], packing, seed=0, shuffle=False)
     blocks.count()
     batches = Batches(blocks, Collator(tokenizer, token_labels=True), batch_size)
-    distiller = Distiller(network, find_method("ft")(Pair.of(network, None, task.problem)))
+    distiller = Distiller.of(find_method("ft")(Pair.of(network, None, task.problem)), network)
     scores = dev_loss(distiller, batches, f"evaluate on {split}")
     return Evaluation(task.name, split, len(blocks), scores, parameters(network))
 

@@ -27,8 +27,8 @@ def predict_logits(
     try:
         with torch.inference_mode(), progress(job, len(encoded)) as steps:
             for batch in batches:
-                inputs = {name: value.to(model.device) for name, value in model_inputs(model, batch).items()}
-                rows.append(model(**inputs).logits.float().cpu().numpy())
+                batch = {name: value.to(model.device) for name, value in batch.items()}
+                rows.append(model(**model_inputs(model, batch)).logits.float().cpu().numpy())
                 steps.advance(len(rows[-1]))
     finally:
         model.train(training)

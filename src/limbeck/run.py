@@ -170,6 +170,8 @@ def _train(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory) -> int:
         )
     except (ValueError, ImportError) as error:
         raise RecipeError(f"train: {error}") from error
+    if "quiz" in data.splits:
+        parts.distiller.teacher.examine_on(data.batches("quiz"))  # type: ignore[union-attr]
     trainer = DistillTrainer(
         parts.distiller, arguments, data.splits["train"], data.collate, score, run.path / "history.jsonl"
     )

@@ -1,4 +1,4 @@
-"""The teacher as a distiller calls it: ``teacher(batch, wanted) -> Features``."""
+"""The teacher as a distiller calls it: ``teacher(batch, wanted) -> Features``; frozen, or one that learns."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from limbeck.capture import Capture
 from limbeck.features import Features, Wanted
+from limbeck.objective import Objective
 
 
 class LiveTeacher:
@@ -26,3 +27,41 @@ class LiveTeacher:
         # no_grad, not inference_mode: losses save the teacher's tensors for the student's backward pass
         with torch.no_grad():
             return self.capture(batch, wanted)[1]
+
+
+class LearningTeacher(nn.Module):
+    """A teacher that changes while it teaches: before each lesson it learns from the student and the batch.
+
+    A module, so that it moves with the distiller and its weights are checkpointed with the run. No optimiser of the
+    student's sees them: they never require gradients outside of ``learn``.
+    """
+
+    def __init__(self, model: Any, student: Any, objective: Objective) -> None:
+        super().__init__()
+        self.model = model
+        self.live = LiveTeacher(model)
+        # in tuples, because they are the distiller's submodules and not the teacher's
+        self._pupil, self._loss = (student,), (objective,)
+        self.capture = Capture(student)
+
+    @property
+    def student(self) -> Any:
+        return self._pupil[0]
+
+    @property
+    def objective(self) -> Objective:
+        return self._loss[0]
+
+    def forward(self, batch: Mapping[str, Tensor], wanted: Wanted) -> Features:
+        if self.student.training and torch.is_grad_enabled():
+            # Its own random numbers: the student's dropout must not depend on whether the teacher learns.
+            with torch.random.fork_rng():
+                self.learn(batch)
+        return self.live(batch, wanted)
+
+    def learn(self, batch: Mapping[str, Tensor]) -> None:
+        """Change the weights of ``model`` in place."""
+        raise TypeError(f"{type(self).__name__} defines no learn(batch).")
+
+    def train(self, mode: bool = True) -> LearningTeacher:
+        return super().train(False)  # it teaches without dropout

@@ -1,4 +1,6 @@
-"""The methods by name. A method is a function ``method(pair, *, options) -> Objective``; its signature is its schema.
+"""The methods by name. A method is a function ``method(pair, *, options)`` whose signature is its schema.
+
+It returns an Objective, or a Method where it changes more than the loss.
 
 A method of your own needs no entry here: name it ``module:function`` in the recipe.
 """
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from limbeck.errors import RecipeError, unknown
+from limbeck.method import Method
 from limbeck.methods.cckd import cckd
 from limbeck.methods.cka import cka
 from limbeck.methods.distilbert import distilbert
@@ -22,18 +25,21 @@ from limbeck.methods.fsd import fsd, fsd_g, fsd_i, fsd_il, fsd_l
 from limbeck.methods.ft import ft
 from limbeck.methods.ics import ics
 from limbeck.methods.kd import kd
+from limbeck.methods.metadistil import metadistil
 from limbeck.methods.minilm import minilm
 from limbeck.methods.minilmv2 import minilmv2
 from limbeck.methods.pkd import pkd
+from limbeck.methods.reptiledistil import reptiledistil
 from limbeck.methods.rkd import rkd
 from limbeck.methods.shape import shape
 from limbeck.methods.spkd import spkd
+from limbeck.methods.theseus import theseus
 from limbeck.methods.tinybert import tinybert
 from limbeck.objective import Objective
 
-Method = Callable[..., Objective]
+MethodFunction = Callable[..., Objective | Method]
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, MethodFunction] = {
     "ft": ft,
     "kd": kd,
     "cka": cka,
@@ -54,10 +60,13 @@ METHODS: dict[str, Method] = {
     "spkd": spkd,
     "cckd": cckd,
     "fitnets": fitnets,
+    "theseus": theseus,
+    "metadistil": metadistil,
+    "reptiledistil": reptiledistil,
 }
 
 
-def find_method(name: str) -> Method:
+def find_method(name: str) -> MethodFunction:
     """The method of that name, or the function that ``module:function`` names."""
     if ":" in name:
         return _user_method(name)
@@ -66,7 +75,7 @@ def find_method(name: str) -> Method:
     return METHODS[name]
 
 
-def _user_method(name: str) -> Method:
+def _user_method(name: str) -> MethodFunction:
     module_name, _, function_name = name.partition(":")
     # A user's file lies where the command is run, which an installed command does not search by itself.
     if os.getcwd() not in sys.path:

@@ -29,7 +29,7 @@ class Cosine(PairedLayers):
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         [(layer_s, layer_t)], mask = self.pairs, student.mask
         s = self.project(without_padding(student.hidden[layer_s], mask)).float()
-        t = without_padding(teacher.hidden[layer_t].detach(), mask).float()
+        t = without_padding(similarity.teacher_side(teacher.hidden[layer_t]), mask).float()
         cosines = (similarity.unit(s) * similarity.unit(t)).sum(-1)  # B L
         return torch.where(mask, 1 - cosines, 0).sum() / mask.sum().clamp(min=1)
 

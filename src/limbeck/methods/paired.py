@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from limbeck import similarity
 from limbeck.errors import ModelError, RecipeError
 from limbeck.features import Features, Needs, Wanted
 from limbeck.layers import Layers, layer_map
@@ -53,7 +54,8 @@ def _wanted(kinds: Sequence[str], layers: Iterable[int]) -> Wanted:
 def token_mse(s: Tensor, t: Tensor, mask: Tensor, project: nn.Module) -> Tensor:
     """(project(s) - t)², averaged over the real tokens of the batch and over the dimensions."""
     # Padding is 0 on both sides before the projector, whose gradient NaN would spoil, and is still 0 after it.
-    s, t = project(without_padding(s, mask)).float(), without_padding(t.detach(), mask).float()
+    s = project(without_padding(s, mask)).float()
+    t = without_padding(similarity.teacher_side(t), mask).float()
     return (s - t).square().sum() / (mask.sum().clamp(min=1) * t.shape[-1])
 
 
@@ -86,4 +88,15 @@ def check_attention(method: str, pair: Pair) -> None:
         raise ModelError(
             f"{method} compares attention, but only one of student ({student.model_type}) and teacher "
             f"({teacher.model_type}) sees later tokens. Use minilmv2 or fcd, or two models of one kind."
+        )
+
+
+def check_same_blocks(method: str, pair: Pair) -> None:
+    """For methods that put blocks of one model in the place of the other's."""
+    student, teacher = pair.student, pair.the_teacher
+    if (student.model_type, student.width, student.heads) != (teacher.model_type, teacher.width, teacher.heads):
+        raise ModelError(
+            f"{method} works on blocks of both models, which must be of one family, width and number of heads; seen: "
+            f"{student.model_type} ({student.width}, {student.heads} heads) and {teacher.model_type} ({teacher.width}, "
+            f"{teacher.heads} heads). Build the student from the teacher's layers: student.from=teacher."
         )

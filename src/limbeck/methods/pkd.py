@@ -33,7 +33,7 @@ class Patient(PairedLayers):
         values = []
         for layer_s, layer_t in self.pairs:
             s, _ = pool(student.hidden[layer_s], student.mask, self.pool)
-            t, _ = pool(teacher.hidden[layer_t].detach(), student.mask, self.pool)
+            t, _ = pool(similarity.teacher_side(teacher.hidden[layer_t]), student.mask, self.pool)
             values.append((similarity.unit(self.project(s).float()) - similarity.unit(t.float())).square().mean())
         return torch.stack(values).mean()
 

@@ -68,7 +68,7 @@ class SoftTargets(Term):
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         assert student.logits is not None and teacher.logits is not None
-        s, t = student.logits, teacher.logits.detach()
+        s, t = student.logits, similarity.teacher_side(teacher.logits)
         if self.problem == "language_model":
             s, t = predicted(s, batch["labels"]), predicted(t, batch["labels"])
         s, t = s.float(), t.float()

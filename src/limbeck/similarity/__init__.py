@@ -4,6 +4,7 @@ Student first, teacher second; padding never leaks; statistics in float32 or flo
 a statistic does not exist the result is a finite 0 with zero gradient.
 """
 
+from ._moments import gradients_to_teacher, teacher_side
 from .attention import attention_kl, attention_mse, attention_scores, split_heads
 from .cka import MinibatchCKA, cka
 from .distances import rkd_angle, rkd_distance
@@ -31,6 +32,7 @@ __all__ = [
     "attention_scores",
     "cckd_distance",
     "cka",
+    "gradients_to_teacher",
     "kmeans",
     "nearest_same_class",
     "pearson",
@@ -45,6 +47,7 @@ __all__ = [
     "shape_distance",
     "spkd_distance",
     "split_heads",
+    "teacher_side",
     "token_relation_loss",
     "token_relations",
     "unit",

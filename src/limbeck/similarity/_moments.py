@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -11,6 +13,32 @@ from torch import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class _Teacher(threading.local):
+    learns = False
+
+
+_teacher = _Teacher()  # not a ContextVar, which torch.compile cannot read
+
+
+@contextmanager
+def gradients_to_teacher() -> Iterator[None]:
+    """Losses computed in this context have gradients with respect to the teacher's side too.
+
+    For methods in which the teacher learns: with ``create_graph=True`` the gradient of a later loss reaches the teacher
+    through a gradient step of the student.
+    """
+    before, _teacher.learns = _teacher.learns, True
+    try:
+        yield
+    finally:
+        _teacher.learns = before
+
+
+def teacher_side(t: Tensor) -> Tensor:
+    """What a loss reads of the teacher: ``t`` without gradient, or as it is inside :func:`gradients_to_teacher`."""
+    return t if _teacher.learns else t.detach()
 
 
 def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
@@ -113,3 +141,27 @@ class _Gram(torch.autograd.Function):
 def gram(x: Tensor) -> Tensor:
     """Inner products of the rows: (..., n, d) -> (..., n, n)."""
     return _Gram.apply(x)
+
+
+def differentiable_again(
+    value: Callable[..., Tensor], inputs: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: Tensor
+) -> tuple[Tensor | None, ...]:
+    """``scale`` times the gradients that were worked out by hand, with the derivatives that autograd finds for them.
+
+    Args:
+        value: what the gradients are of, in operations that autograd can differentiate twice.
+        inputs: of ``value``. gradients: one for each input; None where it is not needed.
+        scale: the gradient with respect to the value.
+    """
+    # Copies, because one input may have been computed from the other: each gradient must stop where it starts.
+    inputs = [x.view_as(x) for x in inputs]
+    wanted = [x for x, g in zip(inputs, gradients, strict=True) if g is not None]
+    with torch.autocast(device_type=inputs[0].device.type, enabled=False):
+        found = iter(torch.autograd.grad(value(*inputs), wanted, scale.detach(), create_graph=True))
+
+    def of(gradient: Tensor) -> Tensor:
+        plain = next(found)
+        by_hand = scale.reshape(scale.shape + (1,) * (gradient.dim() - scale.dim())) * gradient
+        return by_hand + (plain - plain.detach())
+
+    return tuple(None if g is None else of(g) for g in gradients)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from ._moments import check_mask, outside_autocast, result_dtype
+from ._moments import check_mask, outside_autocast, result_dtype, teacher_side
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -47,7 +47,7 @@ def attention_kl(s: Tensor, t: Tensor, mask: Tensor | None = None, *, causal: bo
         causal: a query sees only the keys at or before it.
     """
     entries = _entries(s, t, mask, causal)
-    log_s, log_t = _log_softmax(s, entries), _log_softmax(t.detach(), entries)
+    log_s, log_t = _log_softmax(s, entries), _log_softmax(teacher_side(t), entries)
     divergence = kl_div(log_s, log_t, reduction="none", log_target=True).sum((1, 2, 3))  # B
     queries = entries.any(-1).sum((1, 2)).clamp(min=1)
     return (divergence / (s.shape[1] * queries)).sum() / max(len(s), 1)
@@ -61,7 +61,7 @@ def attention_mse(s: Tensor, t: Tensor, mask: Tensor | None = None, *, causal: b
     """
     entries = _entries(s, t, mask, causal)
     dtype = result_dtype(s, t)
-    difference = torch.where(entries, s.to(dtype) - t.detach().to(dtype), 0)
+    difference = torch.where(entries, s.to(dtype) - teacher_side(t).to(dtype), 0)
     return difference.square().sum() / (s.shape[1] * entries.sum()).clamp(min=1)
 
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import smooth_l1_loss
 
-from ._moments import centre, gram, outside_autocast, result_dtype, working_dtype
+from ._moments import centre, differentiable_again, gram, outside_autocast, result_dtype, teacher_side, working_dtype
 
 _CHUNK = 2**17  # angles worked on at a time: 1 MB of float64, which stays in the cache
 
@@ -26,7 +25,7 @@ def rkd_distance(x: Tensor, y: Tensor) -> Tensor:
         A scalar; coincident points have a zero gradient. 0 where all points of a side coincide, or B < 2.
     """
     _check_batches(x, y)
-    (ds, flat_s), (dt, flat_t) = _relative_distances(_centred_gram(x)), _relative_distances(_centred_gram(y.detach()))
+    (ds, flat_s), (dt, flat_t) = (_relative_distances(_centred_gram(rows)) for rows in (x, teacher_side(y)))
     loss = smooth_l1_loss(ds, dt, reduction="sum") / max(ds.numel(), 1)
     return torch.where(flat_s | flat_t, 0, loss).to(result_dtype(x))
 
@@ -43,7 +42,7 @@ def rkd_angle(x: Tensor, y: Tensor) -> Tensor:
         x, y: (B, D_s) and (B, D_t), student and teacher. The teacher gets no gradient.
     """
     _check_batches(x, y)
-    return _AngleLoss.apply(_centred_gram(x), _centred_gram(y.detach())).to(result_dtype(x))
+    return _AngleLoss.apply(_centred_gram(x), _centred_gram(teacher_side(y))).to(result_dtype(x))
 
 
 def _check_batches(x: Tensor, y: Tensor) -> None:
@@ -77,30 +76,46 @@ def _relative_distances(k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _AngleLoss(torch.autograd.Function):
-    """The loss from both Gram matrices; the gradient of the student's is summed up chunk by chunk on the way."""
+    """The loss from both Gram matrices, with the gradients worked out next to the value."""
 
     @staticmethod
     def forward(ctx: Any, student: Tensor, teacher: Tensor) -> Tensor:
-        n = len(student)
-        inverse_s, inverse_t = _inverse_distances(student), _inverse_distances(teacher)
-        total = student.new_zeros(())
-        grad = torch.zeros_like(student) if ctx.needs_input_grad[0] else None
-        step = max(1, _CHUNK // max(n * n, 1))
-        for start in range(0, n, step):
-            at = slice(start, start + step)
-            cos = _cosines(student, inverse_s, at)
-            difference = cos - _cosines(teacher, inverse_t, at)
-            slope = difference.clamp(-1, 1)
-            total += (difference.sub_(slope, alpha=0.5).mul_(slope)).sum()  # smooth L1
-            if grad is not None:
-                _add_gradient(grad, slope, cos, inverse_s[at], at)
-        ctx.save_for_backward(None if grad is None else grad / max(n, 1) ** 3)
-        return total / max(n, 1) ** 3
+        value, grad_s = _angle_loss(student, teacher, ctx.needs_input_grad[0])
+        # the loss does not change when its sides are exchanged
+        grad_t = _angle_loss(teacher, student, True)[1] if ctx.needs_input_grad[1] else None
+        ctx.save_for_backward(student, teacher, grad_s, grad_t)
+        return value
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0] * ctx.saved_tensors[0], None
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        student, teacher, *gradients = ctx.saved_tensors
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            return differentiable_again(_plain_angle_loss, (student, teacher), gradients, grads[0])
+        return tuple(None if g is None else grads[0] * g for g in gradients)
+
+
+def _angle_loss(student: Tensor, teacher: Tensor, needs_grad: bool) -> tuple[Tensor, Tensor | None]:
+    """The loss and its gradient with respect to the first Gram matrix, summed up chunk by chunk."""
+    n = len(student)
+    inverse_s, inverse_t = _inverse_distances(student), _inverse_distances(teacher)
+    total = student.new_zeros(())
+    grad = torch.zeros_like(student) if needs_grad else None
+    step = max(1, _CHUNK // max(n * n, 1))
+    for start in range(0, n, step):
+        at = slice(start, start + step)
+        cos = _cosines(student, inverse_s, at)
+        difference = cos - _cosines(teacher, inverse_t, at)
+        slope = difference.clamp(-1, 1)
+        total += (difference.sub_(slope, alpha=0.5).mul_(slope)).sum()  # smooth L1
+        if grad is not None:
+            _add_gradient(grad, slope, cos, inverse_s[at], at)
+    return total / max(n, 1) ** 3, None if grad is None else grad / max(n, 1) ** 3
+
+
+def _plain_angle_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """The same with all B^3 angles at once, for autograd."""
+    cos_s, cos_t = (_cosines(k, _inverse_distances(k), slice(None)) for k in (student, teacher))
+    return smooth_l1_loss(cos_s, cos_t, reduction="sum") / max(len(student), 1) ** 3
 
 
 def _inverse_distances(k: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._moments import check_rows, gram, outside_autocast, result_dtype
+from ._moments import check_rows, gram, outside_autocast, result_dtype, teacher_side
 
 
 def unit(rows: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def spkd_distance(x: Tensor, y: Tensor) -> Tensor:
         x, y: (B, D_s) and (B, D_t), student and teacher. The teacher gets no gradient.
     """
     check_rows(x, y, None)
-    g_s, g_t = (unit(gram(rows.to(result_dtype(x, y)))) for rows in (x, y.detach()))
+    g_s, g_t = (unit(gram(rows.to(result_dtype(x, y)))) for rows in (x, teacher_side(y)))
     return (g_s - g_t).square().mean()
 
 
@@ -46,4 +46,4 @@ def cckd_distance(x: Tensor, y: Tensor, *, gamma: float = 0.4, order: int = 2) -
         series = [(2 * gamma) ** p / math.factorial(p) * cosines**p for p in range(order + 1)]
         return math.exp(-2 * gamma) * torch.stack(series).sum(0)
 
-    return (kernel(x) - kernel(y.detach())).square().mean()
+    return (kernel(x) - kernel(teacher_side(y))).square().mean()

@@ -12,6 +12,7 @@ from ._moments import (
     outside_autocast,
     result_dtype,
     rounding,
+    teacher_side,
     working_dtype,
 )
 
@@ -175,7 +176,7 @@ class _Comparison:
         if s.dim() != 3 or s.shape[:2] != t.shape[:2]:
             raise ValueError(f"Student and teacher must be (B, L, D) alike; got {tuple(s.shape)} and {tuple(t.shape)}.")
         self.dtype = result_dtype(s)
-        return _prepared(s, self.mask, self.norm), _prepared(t.detach(), self.mask, self.norm)
+        return _prepared(s, self.mask, self.norm), _prepared(teacher_side(t), self.mask, self.norm)
 
     def tokens(self, s: Tensor, t: Tensor) -> Tensor:
         compared, _ = self._each(s, t, self.mask)

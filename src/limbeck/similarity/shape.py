@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from ._moments import centre, check_choice, check_rows, outside_autocast, result_dtype, rounding, working_dtype
+from ._moments import (
+    centre,
+    check_choice,
+    check_rows,
+    differentiable_again,
+    gram,
+    outside_autocast,
+    result_dtype,
+    rounding,
+    working_dtype,
+)
 
 KINDS = ("angular", "euclidean")
 _WIDE = 0.65  # below this n/d an n x n eigenproblem is faster than working on the features
@@ -131,14 +141,97 @@ class _Procrustes(torch.autograd.Function):
         per_a, per_b = (steep * size_a, steep * size_b) if angular else (steep, steep)
         grad_x = fx.lift((keep * a - b @ q.mT) / per_a) if ctx.needs_input_grad[0] else None
         grad_y = fy.lift((keep * b - a @ q) / per_b) if ctx.needs_input_grad[1] else None
-        ctx.save_for_backward(grad_x, grad_y)
+        ctx.save_for_backward(x, y, grad_x, grad_y)
+        ctx.settings = angular, beta, tolerance
         return distance[..., 0, 0]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, y, *gradients = ctx.saved_tensors
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            # Without a gradient (a constant side, no distance) there is nothing to differentiate again, nor with NaN.
+            sizes = torch.stack([_norm(g)[..., 0, 0] for g in gradients if g is not None]).sum(0)
+            plain = functools.partial(_plain_distances, (sizes > 0) & sizes.isfinite(), *ctx.settings)
+            return *differentiable_again(plain, (x, y), gradients, grads[0]), None, None, None
         scale = grads[0][..., None, None]
-        return *(None if g is None else scale * g for g in ctx.saved_tensors), None, None, None
+        return *(None if g is None else scale * g for g in gradients), None, None, None
+
+
+def _plain_distances(exists: Tensor, angular: bool, beta: float, tolerance: float, x: Tensor, y: Tensor) -> Tensor:
+    """The distances in operations that can be differentiated again; 0 where they do not exist."""
+    rows_x, rows_y = x.reshape(-1, *x.shape[-2:]), y.reshape(-1, *y.shape[-2:])
+    values = [
+        _plain_distance(a, b, angular, beta, tolerance)
+        if ok
+        else (a[:0].sum() + b[:0].sum()).square()  # 0, and so are all derivatives
+        for a, b, ok in zip(rows_x, rows_y, exists.flatten().tolist(), strict=True)
+    ]
+    return torch.stack(values).reshape(exists.shape)
+
+
+def _plain_distance(x: Tensor, y: Tensor, angular: bool, beta: float, tolerance: float) -> Tensor:
+    # Rows that are masked are 0 on both sides. Without them, what the Gram matrices below map to 0 stays the same when
+    # the features change (it is what centring removes), and their roots are smooth.
+    real = x.any(-1) | y.any(-1)
+    a, b = _narrow(x[real], beta, tolerance), _narrow(y[real], beta, tolerance)
+    product = a.mT @ b if a.shape[-1] <= b.shape[-1] else b.mT @ a
+    noise = 8 * torch.finfo(x.dtype).eps ** 0.5  # of a root; directions that both sides lack are far below it
+    nuclear = _Root.apply(gram(product), noise).trace()
+    squares_a, squares_b = a.square().sum(), b.square().sum()
+    # The clamps keep rounding error out of the domain's end, where no derivative is finite.
+    if angular:
+        return torch.arccos((nuclear / (squares_a * squares_b).sqrt()).clamp(max=1 - tolerance**2 / 4))
+    both = squares_a + squares_b
+    return torch.maximum(both - 2 * nuclear, tolerance**2 * both.detach()).sqrt()
+
+
+def _narrow(x: Tensor, beta: float, tolerance: float) -> Tensor:
+    """phi(x) up to a rotation of the features, no wider than long."""
+    wide = x.shape[-2] <= x.shape[-1]
+    if not wide and beta == 1:
+        return x
+    root = _Root.apply(gram(x if wide else x.mT), tolerance)
+    x = root if wide else x
+    return x if beta == 1 else beta * x + (1 - beta) * x @ torch.linalg.pinv(root, rtol=tolerance, hermitian=True)
+
+
+class _Root(torch.autograd.Function):
+    """The symmetric root R of a positive semidefinite matrix: dK = R dR + dR R."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor, tolerance: float) -> Tensor:
+        squares, vectors = torch.linalg.eigh(k)
+        s = squares.clamp(min=0).sqrt()
+        s = torch.where(s > tolerance * s[-1:], s, 0)
+        root = vectors * s @ vectors.mT
+        ctx.save_for_backward(root, s, vectors)
+        return root
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        root, s, vectors = ctx.saved_tensors
+        return _Lyapunov.apply(root, grads[0], s, vectors), None
+
+
+class _Lyapunov(torch.autograd.Function):
+    """Z with R Z + Z R = C, given the eigenvalues s and eigenvectors of R; 0 between directions that R maps to 0.
+
+    As everywhere in this file, only sums of singular values divide: repeated ones do no harm.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, root: Tensor, c: Tensor, s: Tensor, vectors: Tensor) -> Tensor:
+        sums = s[:, None] + s
+        inside = vectors.mT @ c @ vectors
+        z = vectors @ torch.where(sums > 0, inside / torch.where(sums > 0, sums, 1), 0) @ vectors.mT
+        ctx.save_for_backward(root, z, s, vectors)
+        return z
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        root, z, s, vectors = ctx.saved_tensors
+        of_c = _Lyapunov.apply(root, grads[0], s, vectors)
+        return -(of_c @ z.mT + z.mT @ of_c), of_c, None, None
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -1,0 +1,130 @@
+"""BERT-of-Theseus (Xu et al., 2020): the student's blocks replace the teacher's at random while it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.capture import Capture
+from limbeck.families import blocks_of, family_of
+from limbeck.features import Features, Wanted
+from limbeck.layers import layer_map
+from limbeck.method import Method
+from limbeck.methods.ft import TaskLoss
+from limbeck.methods.paired import check_same_blocks
+from limbeck.objective import Objective
+from limbeck.pair import Pair
+from limbeck.schema import Count, Share
+
+
+class Replacing(nn.Module):
+    """Runs the student with the teacher's blocks in place of some of its own, drawn anew in each training step.
+
+    The student's blocks are the successors. Each has its predecessors in the teacher, evenly spread, which run on its
+    input where it is not drawn; gradients pass through them to the successors below.
+    """
+
+    step: Tensor
+
+    def __init__(self, student: Any, teacher: Any, p: float, full_after: int | None, freeze_rest: bool) -> None:
+        super().__init__()
+        self.capture = Capture(student)
+        self.teacher = [teacher.eval().requires_grad_(False)]  # in a list: it is not trained and not checkpointed
+        self.p, self.full_after = p, full_after
+        self.register_buffer("step", torch.zeros((), dtype=torch.long))
+        if freeze_rest:
+            _take_rest(student, teacher)
+
+    def forward(self, batch: Mapping[str, Tensor], wanted: Wanted) -> tuple[Any, Features]:
+        if not self.capture.model.training:  # the successor alone is what is scored
+            return self.capture(batch, wanted)
+        [teacher] = self.teacher
+        if teacher.device != self.capture.model.device:
+            teacher.to(self.capture.model.device)
+        drawn = torch.rand(len(self.capture.blocks)) < self.chance()
+        self.step += 1
+        with ExitStack() as swaps:
+            for own, successor, group in zip(
+                drawn, self.capture.blocks, predecessors(teacher, len(drawn)), strict=True
+            ):
+                if not own:
+                    swaps.enter_context(_standing_in(successor, group))
+            return self.capture(batch, wanted)
+
+    def chance(self) -> float:
+        """That a successor is drawn: constant, or growing from p to 1."""
+        if self.full_after is None:
+            return self.p
+        return min(1.0, self.p + (1 - self.p) * int(self.step) / self.full_after)
+
+
+def predecessors(teacher: Any, successors: int) -> list[Sequence[nn.Module]]:
+    """The teacher's blocks in as many groups as there are successors: 6 of 12 gives (1, 2), (3, 4), ..."""
+    blocks = blocks_of(teacher)
+    ends = [end for _, end in layer_map("uniform", successors, len(blocks))]
+    return [list(blocks[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+@contextmanager
+def _standing_in(successor: nn.Module, group: Sequence[nn.Module]) -> Iterator[None]:
+    def forward(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not hidden.requires_grad:  # a step in which no successor is drawn must still have a backward pass
+            hidden = hidden.detach().requires_grad_()
+        for block in group:
+            output = block(hidden, *args, **kwargs)
+            hidden = output[0] if isinstance(output, tuple) else output
+        return output
+
+    successor.forward = forward
+    try:
+        yield
+    finally:
+        del successor.forward  # the class's own again
+
+
+def _take_rest(student: Any, teacher: Any) -> None:
+    """Embeddings and head are the predecessor's and stay so; only the blocks are trained."""
+    prefix = f"{student.base_model_prefix}.{family_of(student).blocks}."
+    theirs = dict(teacher.named_parameters())
+    for name, parameter in student.named_parameters():
+        if not name.startswith(prefix):
+            parameter.data.copy_(theirs[name])
+            parameter.requires_grad_(False)
+
+
+def theseus(
+    pair: Pair,
+    *,
+    stage: Literal["replacing", "successor"] = "replacing",
+    p: Share = 0.5,
+    schedule: Literal["constant", "linear"] = "constant",
+    full_after: Count = 1000,
+    freeze_rest: bool = True,
+) -> Objective | Method:
+    """BERT-of-Theseus, in two stages: blocks replace the teacher's at random, then the successor is fine-tuned.
+
+    Equation: replacing: L = CE(y, m), m the teacher with each group of blocks replaced by its successor where r_i = 1,
+    r_i ~ Bernoulli(p) for each block and step. successor: L = CE(y, s)
+    Left open by the paper: depths that do not divide; groups are then as even as possible. There is no distillation
+    loss: the successors learn to work between the teacher's blocks.
+    Citation: Xu, Zhou, Ge, Wei and Zhou, 2020, "BERT-of-Theseus: Compressing BERT by Progressive Module Replacing",
+    EMNLP.
+
+    Options:
+        stage: replacing or successor; a recipe that sets neither runs both, in this order
+        p: chance that a block is replaced; where the linear schedule starts
+        schedule: constant p, or linear from p to 1
+        full_after: the step from which the linear schedule replaces every block
+        freeze_rest: embeddings and head stay the teacher's while replacing, as in the paper
+    """
+    objective = Objective(task=(1.0, TaskLoss(pair.problem)))
+    if stage == "successor":
+        return objective
+    check_same_blocks("theseus", pair)
+    grows = full_after if schedule == "linear" else None
+    return Method(objective, run_student=partial(Replacing, p=p, full_after=grows, freeze_rest=freeze_rest))
