@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from limbeck.errors import RecipeError
@@ -62,6 +63,7 @@ class Objective(nn.Module):
         """The weighted sum of the terms' values: the loss."""
         return cast(Tensor, sum(self.weights[name] * value for name, value in values.items()))
 
+    @torch.no_grad()  # the teacher is only read: one that learns must not take these passes for lessons
     def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
         for term in self:
             term.prepare(teacher, batches)

@@ -311,9 +311,10 @@ def test_any_loss_can_be_the_inner_one(inner):
     student, teacher = models()
     objective = METHODS["metadistil"](Pair.of(student, teacher, "classification"), inner=inner)
     model = Distiller.of(objective, student, teacher)
-    model.objective.prepare(LiveTeacher(teacher), [tiny_batch((6, 5, 4, 3) * 30)])
-    model.teacher.examine_on(Quiz())
     before = weights(teacher)
+    model.teacher.examine_on(Quiz())
+    model.objective.prepare(model.teacher, [tiny_batch((6, 5, 4, 3) * 30)])
+    assert same(before, weights(teacher))  # a pass before training is no lesson
     model(**tiny_batch((6, 3, 5, 1, 4, 6, 2, 5)))["loss"].backward()
     assert all(parameter.isfinite().all() for parameter in teacher.parameters())
     assert not same(before, weights(teacher))
