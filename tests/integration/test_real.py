@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from tiny import SHARED, read_json
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -22,7 +23,7 @@ needs_encoder = pytest.mark.skipif(not ENCODER.is_dir(), reason="the real encode
 SMALL = {
     "model_type": "bert",
     "hidden_size": 16,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 4,
     "num_attention_heads": 2,
     "intermediate_size": 32,
     "max_position_embeddings": 64,
@@ -86,7 +87,7 @@ FOUR_TASKS = ("rte", "stsb", "cola", "mrpc")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", [*FOUR_TASKS[:2], *(pytest.param(t, marks=pytest.mark.slow) for t in FOUR_TASKS[2:])])
 def test_every_method_on_real_data(name, method, small_teacher, tmp_path):
-    blocks = {"teacher": {"model": str(small_teacher(name))}, "student": {"from": "teacher", "keep": "first:1"}}
+    blocks = {"teacher": {"model": str(small_teacher(name))}, "student": {"from": "teacher", "keep": "first:2"}}
     run = execute(load_recipe(values=common(name) | blocks | {"method": {"name": method}}), tmp_path / method)
     assert list(run.metrics()["metrics"]) == OFFICIAL[name]
     exported = load_file(run.student / "model.safetensors")
@@ -114,3 +115,27 @@ def test_a_real_encoder_on_real_data_through_the_command_line(name, limbeck, tmp
     name = "attention.self.query.weight"
     difference = kept[f"bert.encoder.layer.2.{name}"] - taught[f"bert.encoder.layer.11.{name}"]
     assert 0 < difference.abs().max() < 1e-2
+
+
+@needs_glue
+@needs_encoder
+@pytest.mark.slow
+def test_stages_of_a_real_encoder_through_the_command_line(limbeck, tmp_path):
+    """TinyBERT on MRPC, and a stage on plain text before the task."""
+    data = ["--data-dir", GLUE, "--max-length", "64", "--batch-size", "16", "train.max_steps=3"]
+    limbeck("finetune", "glue/mrpc", "--model", ENCODER, *data, "-o", "teacher")
+    keep = ["--teacher", "teacher", "--keep", "uniform:3"]
+    limbeck("distill", "--method", "tinybert", "--task", "glue/mrpc", *data, *keep, "-o", "tinybert")
+    rows = load_task("glue/rte", data_dir=str(GLUE)).split("train")["sentence1"]
+    (tmp_path / "corpus.txt").write_text("\n".join(rows))
+    shared = {"student": {"from": "teacher", "keep": "uniform:3"}, "train": {"max_steps": 3, "batch_size": 8}}
+    text = {"name": "text", "train": "corpus.txt", "max_length": 32}
+    general = {"task": text, "teacher": {"model": str(ENCODER)}, "method": {"name": "minilmv2", "relation_heads": 48}}
+    mrpc = {"name": "glue/mrpc", "data_dir": str(GLUE)}
+    task = {"task": mrpc, "teacher": {"model": "teacher"}, "method": {"name": "kd"}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(shared | {"stages": [general, task]}))
+    limbeck("distill", "recipe.yaml", "-o", "general")
+    for run in ("tinybert", "general"):
+        assert list(read_json(tmp_path / run / "metrics.json")["metrics"]) == OFFICIAL["mrpc"]
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / run / "student")
+    assert read_json(tmp_path / "general" / "stage-1" / "metrics.json")["task"] == "text"
