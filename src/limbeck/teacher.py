@@ -55,7 +55,8 @@ class LearningTeacher(nn.Module):
     def forward(self, batch: Mapping[str, Tensor], wanted: Wanted) -> Features:
         if self.student.training and torch.is_grad_enabled():
             # Its own random numbers: the student's dropout must not depend on whether the teacher learns.
-            with torch.random.fork_rng():
+            device = batch["input_ids"].device
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
                 self.learn(batch)
         return self.live(batch, wanted)
 
