@@ -222,12 +222,18 @@ def tasks(name: Annotated[str | None, typer.Argument(help="Show one task and its
     out.print(table)
 
 
-@app.command(epilog="Example: limbeck recipes")
-def recipes() -> None:
+@app.command(epilog="Examples: limbeck recipes   |   limbeck recipes mrpc")
+def recipes(
+    part: Annotated[str, typer.Argument(help="Only those whose name contains this, e.g. tinybert or mrpc.")] = "",
+) -> None:
     """List the recipes that come with limbeck."""
+    from limbeck.errors import unknown
     from limbeck.recipe_files import shipped_recipes
 
-    listing = {name: recipe.about for name, recipe in shipped_recipes().items()}
+    shipped = shipped_recipes()
+    listing = {name: recipe.about for name, recipe in shipped.items() if part in name}
+    if not listing:
+        raise RecipeError(unknown("recipe", part, shipped, "Run 'limbeck recipes' for all of them."))
     _list("Recipes", listing, "limbeck distill NAME teacher.model=… task.data_dir=…")
 
 

@@ -31,6 +31,11 @@ def test_listings(limbeck):
     assert "separator" in limbeck("tasks", "table").stdout
     shown = limbeck("recipes").stdout
     assert all(name in shown for name in shipped_recipes())
+    some = limbeck("recipes", "mrpc-tiny").stdout
+    assert "tinybert/mrpc-tinybert" in some and "tinybert/rte-tinybert" not in some
+    assert "Unknown recipe 'mprc'" in limbeck("recipes", "mprc", check=False).stderr
+    options = limbeck("methods", "minilmv2").stdout
+    assert "relation_heads" in options and "int | None" in options
 
 
 def test_validate_prints_the_resolved_recipe(limbeck):
