@@ -5,6 +5,7 @@ Encoders predict masked tokens, decoders the next token. Neither the texts nor t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -109,6 +110,9 @@ class Blocks(IterableDataset[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()
+        if worker is not None:
+            # The tokenizer's threads do not survive the fork that made this process; waiting for them never ends.
+            os.environ["TOKENIZERS_PARALLELISM"] = "false"
         blocks: Iterable[tuple[int, list[int]]] = enumerate(self.packing.blocks(self.texts))
         if self.shuffle:
             blocks = self._shuffled(blocks)

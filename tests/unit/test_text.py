@@ -156,7 +156,9 @@ def test_the_number_of_blocks_is_known_after_counting(corpus, tokenizer):
     assert len(batches) == len(list(batches))
 
 
-def test_several_loader_processes_read_each_block_once(corpus, tokenizer):
+def test_several_loader_processes_read_each_block_once(corpus, tokenizer, monkeypatch):
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # as the command line has it
+    tokenizer(LINES * 20)  # its threads exist before the processes are made
     blocks = Blocks(Texts(str(corpus)), Packing(tokenizer, 16, causal=False, mask=0.15), 0, shuffle=True)
     loaded = DataLoader(blocks, batch_size=None, num_workers=2)
     assert sorted(examples(loaded)) == sorted(examples(blocks))
