@@ -128,5 +128,11 @@ def write_csv(path: Path, rows: list[tuple[str, str]], header: str = "text,label
     return path
 
 
+def table_task(files: tuple[Path, Path]) -> dict[str, Any]:
+    """The task block of a recipe over two such files."""
+    train, dev = (str(path) for path in files)
+    return {"name": "table", "train": train, "validation": dev, "text": "text", "label": "label", "max_length": 16}
+
+
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())

@@ -12,7 +12,7 @@ from transformers import set_seed
 from limbeck.batches import Batches
 from limbeck.blocks import Blocks, Packing
 from limbeck.distiller import Distiller
-from limbeck.errors import RecipeError
+from limbeck.errors import ModelError, RecipeError
 from limbeck.families import blocks_of, family_of
 from limbeck.method import Method
 from limbeck.methods import find_method
@@ -57,9 +57,7 @@ def assemble(recipe: Recipe) -> Parts:
     teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
     tokenizer = _tokenizer(recipe)
     student = _student(recipe, task, teacher, tokenizer)
-    method, distiller = _distiller(recipe, task, student, teacher)
-    if no_head is not None and distiller.needs.teacher.logits:
-        raise no_head
+    method, distiller = _distiller(recipe, task, student, teacher, no_head)
     return Parts(task, tokenizer, student, teacher, method, distiller)
 
 
@@ -77,18 +75,23 @@ def _check_later(recipe: Recipe, first: Parts) -> None:
     if recipe.teacher is not None:
         check_same_tokenizer(first.tokenizer, load_tokenizer(recipe.teacher.model))
     student = from_config(label_config(task), first.student.config, task.problem)
-    if _distiller(recipe, task, student, teacher)[1].needs.teacher.logits and no_head is not None:
-        raise no_head
+    _distiller(recipe, task, student, teacher, no_head)
 
 
-def _distiller(recipe: Recipe, task: Task, student: Any, teacher: Any | None) -> tuple[Method, Distiller]:
+def _distiller(
+    recipe: Recipe, task: Task, student: Any, teacher: Any | None, no_head: ModelError | None
+) -> tuple[Method, Distiller]:
+    """Raise what does not fit; ``no_head`` is what to say if the teacher's predictions are needed and it has none."""
     if teacher is not None:
         check_not_deeper(student, teacher)
     for model in (student, teacher) if teacher is not None else (student,):
         _check_length(recipe.task.max_length, model)
     function = find_method(recipe.method.name)
     method = Method.of(function(Pair.of(student, teacher, task.problem), **recipe.method.options))
-    return method, Distiller.of(method, student, teacher)
+    distiller = Distiller.of(method, student, teacher)
+    if no_head is not None and distiller.needs.teacher.logits:
+        raise no_head
+    return method, distiller
 
 
 def load_data(recipe: Recipe, parts: Parts) -> Data:
@@ -98,7 +101,7 @@ def load_data(recipe: Recipe, parts: Parts) -> Data:
     if isinstance(task, TextTask):
         packing = Packing(tokenizer, spec.max_length, family_of(parts.student).causal, task.mask)
         splits: dict[str, Any] = {
-            name: Blocks(task.texts[name], packing, recipe.seed, shuffle=name == "train") for name in names
+            name: Blocks(task.split(name), packing, recipe.seed, shuffle=name == "train") for name in names
         }
         splits["validation"].count()
         if recipe.train.options.get("max_steps", -1) <= 0:  # epochs need the length of the stream

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ class Packing:
         if self.max_length - len(self._around[0]) - len(self._around[1]) < 1:
             raise DataError(f"task.max_length is {self.max_length}, which leaves no room for a token of the text.")
 
-    @property
+    @cached_property
     def _around(self) -> tuple[list[int], list[int]]:
         """The special tokens that the tokenizer puts before and after a text."""
         bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]

@@ -65,11 +65,9 @@ def evaluate(
 
 def _evaluate_text(model: str | Path, task: TextTask, split: str, max_length: int, batch_size: int) -> Evaluation:
     """How well a language model predicts the tokens of the texts; their masks are the same in every call."""
-    if split not in task.texts:
-        raise RecipeError(f"The task 'text' has no split '{split}'. It has: {', '.join(task.texts)}.")
     network, tokenizer = load_fine_tuned(model, task), load_tokenizer(model)
     packing = Packing(tokenizer, max_length, family_of(network).causal, task.mask)
-    blocks = Blocks(task.texts[split], packing, seed=0, shuffle=False)
+    blocks = Blocks(task.split(split), packing, seed=0, shuffle=False)
     blocks.count()
     batches = Batches(blocks, Collator(tokenizer, token_labels=True), batch_size)
     distiller = Distiller.of(find_method("ft")(Pair.of(network, None, task.problem)), network)

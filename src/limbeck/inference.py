@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from limbeck.batches import Batches
 from limbeck.capture import model_inputs
+from limbeck.methods.ft import predicted
 from limbeck.progress import progress
 from limbeck.tasks.task import IGNORED
 
@@ -55,7 +56,7 @@ def dev_loss(distiller: Any, batches: Batches, job: str = "evaluate on validatio
                 loss, rows = loss + size * output["loss"].item(), rows + size
                 if output["logits"] is not None:
                     labels = batch["labels"].to(device)
-                    logits, labels = output["logits"][labels != IGNORED].float(), labels[labels != IGNORED]
+                    logits, labels = predicted(output["logits"], labels).float(), labels[labels != IGNORED]
                     nats += cross_entropy(logits, labels, reduction="sum").item()
                     right += int((logits.argmax(-1) == labels).sum())
                     tokens += len(labels)

@@ -237,7 +237,7 @@ def _apply_all(overrides: Sequence[str], values: dict[str, Any]) -> None:
         _apply(override, values)
     for override in shared:
         path = override.partition("=")[0]
-        if not reaches_a_stage(path, values, put):
+        if not reaches_a_stage(path, values):
             raise RecipeError(
                 f"'{override}' changes nothing: each stage has its own {path}. Name the stage: stages.1.{override}"
             )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from limbeck.errors import RecipeError, unknown
+from limbeck.recipe_files import put
 from limbeck.schema import Location, Mistake, options_of
 
 _MARK = "\0"  # a value that no recipe holds
@@ -53,7 +54,7 @@ def place_of(mistake: Mistake, stage: int, values: dict[str, Any]) -> Mistake:
     return mistake
 
 
-def reaches_a_stage(path: str, values: dict[str, Any], put: Callable[[dict[str, Any], str, Any], None]) -> bool:
+def reaches_a_stage(path: str, values: dict[str, Any]) -> bool:
     """Whether a setting at ``path`` counts anywhere, or each stage has its own instead."""
     if path.partition(".")[0] not in BLOCKS or check_stages(values):
         return True

@@ -15,7 +15,7 @@ import pytest
 import torch
 from chaos import kill_after, wait_for
 from safetensors.torch import load_file
-from tiny import ROOT, SIZES, read_json, sentences, tiny_model, write_csv
+from tiny import ROOT, SIZES, read_json, sentences, table_task, tiny_model, write_csv
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck import METHODS, execute, load_recipe
@@ -228,10 +228,8 @@ def test_every_method_with_a_student_of_another_family_and_width(name, table_fil
 
 
 def recipe(table_files, teacher, **blocks):
-    train, dev = table_files
     values = {
-        "task": {"name": "table", "train": str(train), "validation": str(dev), "text": "text", "label": "label"}
-        | {"max_length": 16},
+        "task": table_task(table_files),
         "teacher": {"model": str(teacher)},
         "student": {"from": "teacher", "keep": "first:2"},
         "method": {"name": "kd"},

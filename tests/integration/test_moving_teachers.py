@@ -6,9 +6,10 @@ import pytest
 import torch
 from chaos import kill_after
 from safetensors.torch import load_file
-from tiny import read_json
+from tiny import read_json, table_task
 
 from limbeck import execute, load_recipe
+from limbeck.assemble import assemble, load_data
 from limbeck.errors import RecipeError
 
 
@@ -44,17 +45,18 @@ def test_killed_and_resumed_to_the_same_weights(method, options, stage, limbeck,
     assert whole == broken  # the moved teacher's scores included
 
 
-def run_of(table_files, teacher_folder, folder, **method):
-    train, dev = (str(path) for path in table_files)
-    task = {"name": "table", "train": train, "validation": dev, "text": "text", "label": "label", "max_length": 16}
-    values = {
-        "task": task,
+def values_of(table_files, teacher_folder, **method):
+    return {
+        "task": table_task(table_files),
         "teacher": {"model": str(teacher_folder)},
         "student": {"from": "teacher", "keep": "first:2"},
         "method": method,
         "train": {"max_steps": 6, "batch_size": 16, "save_total_limit": 2, "save_steps": 3},
     }
-    return execute(load_recipe(values=values), folder)
+
+
+def run_of(table_files, teacher_folder, folder, **method):
+    return execute(load_recipe(values=values_of(table_files, teacher_folder, **method)), folder)
 
 
 def test_reptile_that_does_not_move_gives_the_weights_of_kd(table_files, teacher_folder, tmp_path):
@@ -78,17 +80,8 @@ def test_the_teacher_is_in_the_checkpoint_and_not_in_the_student(table_files, te
         assert torch.equal(tensor, before[key])  # the teacher's own folder is never written
 
 
-def test_the_quiz_is_held_out_of_the_training_data(table_files, teacher_folder, tmp_path):
-    from limbeck.assemble import assemble, load_data
-
-    train, dev = (str(path) for path in table_files)
-    task = {"name": "table", "train": train, "validation": dev, "text": "text", "label": "label", "max_length": 16}
-    values = {
-        "task": task,
-        "teacher": {"model": str(teacher_folder)},
-        "student": {"from": "teacher", "keep": "first:2"},
-    }
-    recipe = load_recipe(values=values | {"method": {"name": "metadistil", "quiz": 0.25}})
+def test_the_quiz_is_held_out_of_the_training_data(table_files, teacher_folder):
+    recipe = load_recipe(values=values_of(table_files, teacher_folder, name="metadistil", quiz=0.25))
     data = load_data(recipe, assemble(recipe))
     train_ids, quiz_ids = (set(data.splits[name]["id"][:]) for name in ("train", "quiz"))
     assert len(quiz_ids) == 24 and len(train_ids) == 72 and not train_ids & quiz_ids
@@ -97,14 +90,10 @@ def test_the_quiz_is_held_out_of_the_training_data(table_files, teacher_folder, 
     assert set(again.splits["quiz"]["id"][:]) == quiz_ids
 
 
-def test_a_stream_has_no_quiz(teacher_folder, tmp_path):
+def test_a_stream_has_no_quiz(table_files, teacher_folder, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("the cat sees a dog\n" * 200)
-    values = {
-        "task": {"name": "text", "train": str(corpus), "max_length": 16},
-        "teacher": {"model": str(teacher_folder)},
-        "student": {"from": "teacher", "keep": "first:2"},
-        "method": {"name": "metadistil", "inner": "fcd"},
-    }
+    text = {"name": "text", "train": str(corpus), "max_length": 16}
+    values = values_of(table_files, teacher_folder, name="metadistil", inner="fcd") | {"task": text}
     with pytest.raises(RecipeError, match="a stream of text does not allow"):
         execute(load_recipe(values=values), tmp_path / "run")

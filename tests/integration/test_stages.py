@@ -9,7 +9,7 @@ import torch
 import yaml
 from chaos import kill_after
 from safetensors.torch import load_file
-from tiny import SIZES, read_json, sentences, tiny_model
+from tiny import SIZES, read_json, sentences, table_task, tiny_model
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from limbeck import execute, load_recipe
@@ -52,11 +52,6 @@ def language_model(tmp_path_factory, tokenizer):
     return folder
 
 
-def table(table_files):
-    train, dev = (str(path) for path in table_files)
-    return {"name": "table", "train": train, "validation": dev, "text": "text", "label": "label", "max_length": 16}
-
-
 def write(tmp_path, **blocks):
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(blocks))
@@ -92,7 +87,7 @@ def killed_in_both_stages(limbeck, tmp_path, command, saved):
 def test_tinybert_in_two_stages_killed_and_resumed(limbeck, table_files, teacher_folder, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     settings = ["method.name=slow:tinybert", "train.save_steps=4", "train.max_steps=14", "train.batch_size=16"]
-    options = [f"task.{key}={value}" for key, value in table(table_files).items() if key != "name"]
+    options = [f"task.{key}={value}" for key, value in table_task(table_files).items() if key != "name"]
     command = ["distill", "--task", "table", *options, "--teacher", teacher_folder, "--keep", "first:2", *settings]
     results = killed_in_both_stages(limbeck, tmp_path, command, (8, 8))
     assert results["method"] == "slow:tinybert" and results["steps"] == 14
@@ -123,7 +118,7 @@ def test_text_then_task_killed_and_resumed(limbeck, table_files, teacher_folder,
                 "train": {"epochs": 2, "batch_size": 16, "save_steps": 5},
             },
             {
-                "task": table(table_files),
+                "task": table_task(table_files),
                 "teacher": {"model": str(teacher_folder)},
                 "method": {"name": "slow:distilbert"},
                 "train": {"epochs": 2, "batch_size": 16, "save_steps": 4},
@@ -139,7 +134,7 @@ def test_text_then_task_killed_and_resumed(limbeck, table_files, teacher_folder,
     assert "finished already" in limbeck("distill", recipe, "-o", "whole", "--resume").stderr
     # a student can start from the general stage
     more = ["--student", "whole/stage-1", "--teacher", teacher_folder, "--task", "table", "train.max_steps=1"]
-    options = [f"task.{key}={value}" for key, value in table(table_files).items() if key != "name"]
+    options = [f"task.{key}={value}" for key, value in table_task(table_files).items() if key != "name"]
     limbeck("distill", "--method", "kd", *more, *options, "-o", "again")
 
 
@@ -165,7 +160,11 @@ def test_text_stage_of_every_family(family, method, corpus, tokenizer, table_fil
                 "teacher": {"model": str(tmp_path / "lm")},
                 "method": {"name": method},
             },
-            {"task": table(table_files), "teacher": {"model": str(tmp_path / "teacher")}, "method": {"name": "kd"}},
+            {
+                "task": table_task(table_files),
+                "teacher": {"model": str(tmp_path / "teacher")},
+                "method": {"name": "kd"},
+            },
         ],
     }
     run = execute(load_recipe(values=values), tmp_path / "run")
@@ -199,7 +198,7 @@ def perplexity(done):
 
 
 def test_what_a_later_stage_lacks_is_said_before_the_first_one_runs(table_files, teacher_folder, tmp_path):
-    shared = {"task": table(table_files), "teacher": {"model": str(teacher_folder)}}
+    shared = {"task": table_task(table_files), "teacher": {"model": str(teacher_folder)}}
     student = {"from": "teacher", "keep": "first:2"}
     for last, message in (
         ({"method": {"name": "kd"}, "teacher": {"model": str(tmp_path / "nowhere")}}, "nowhere"),

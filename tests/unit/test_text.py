@@ -76,8 +76,8 @@ def test_a_file_is_a_stream(tmp_path, tokenizer):
 
 def test_without_a_validation_file_every_hundredth_text_is_held_out(corpus):
     task = load_task("text", train=str(corpus))
-    assert list(task.texts["validation"]) == LINES[::100]
-    assert list(task.texts["train"]) == [line for i, line in enumerate(LINES) if i % 100]
+    assert list(task.splits["validation"]) == LINES[::100]
+    assert list(task.splits["train"]) == [line for i, line in enumerate(LINES) if i % 100]
 
 
 def test_blocks_hold_every_token_once_in_order(tokenizer):
@@ -209,7 +209,7 @@ def test_bad_files_get_a_clear_message(tmp_path, name, content, options, error, 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(error, match=message):
-        for texts in load_task("text", train=str(path), **options).texts.values():
+        for texts in load_task("text", train=str(path), **options).splits.values():
             list(texts)
 
 

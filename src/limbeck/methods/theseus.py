@@ -35,6 +35,7 @@ class Replacing(nn.Module):
         super().__init__()
         self.capture = Capture(student)
         self.teacher = [teacher.eval().requires_grad_(False)]  # in a list: it is not trained and not checkpointed
+        self.groups = predecessors(teacher, len(self.capture.blocks))
         self.p, self.full_after = p, full_after
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
         if freeze_rest:
@@ -49,9 +50,7 @@ class Replacing(nn.Module):
         drawn = torch.rand(len(self.capture.blocks)) < self.chance()
         self.step += 1
         with ExitStack() as swaps:
-            for own, successor, group in zip(
-                drawn, self.capture.blocks, predecessors(teacher, len(drawn)), strict=True
-            ):
+            for own, successor, group in zip(drawn, self.capture.blocks, self.groups, strict=True):
                 if not own:
                     swaps.enter_context(_standing_in(successor, group))
             return self.capture(batch, wanted)

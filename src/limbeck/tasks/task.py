@@ -32,14 +32,14 @@ class Task:
     text_columns: tuple[str, ...]
     label_names: tuple[str, ...]
     metrics: tuple[str, ...]
-    splits: Mapping[str, Dataset]
+    splits: Mapping[str, Any]  # a Dataset each, or a stream of texts
 
     @property
     def num_labels(self) -> int:
         """Width of the model's output: 1 for regression."""
         return len(self.label_names) or 1
 
-    def split(self, name: str) -> Dataset:
+    def split(self, name: str) -> Any:
         """One split; an unknown name is an error that lists what exists."""
         if name not in self.splits:
             known = ", ".join(self.splits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from limbeck.errors import DataError
@@ -33,12 +32,11 @@ def text(*, train: str, validation: str | None = None, text: str | None = None, 
         if next(iter(texts), None) is None:
             hint = " Give task.validation, or add texts." if validation is None else ""
             raise DataError(f"{texts.path} has no text for the split '{name}'.{hint}")
-    return TextTask("text", "language_model", ("text",), (), ("loss",), {}, splits, mask)
+    return TextTask("text", "language_model", ("text",), (), ("loss",), splits, mask)
 
 
 @dataclass(frozen=True)
 class TextTask(Task):
     """A Task of streams: its splits are read again and again, and never held."""
 
-    texts: Mapping[str, Texts]
     mask: float
