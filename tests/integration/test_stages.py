@@ -211,3 +211,23 @@ def test_what_a_later_stage_lacks_is_said_before_the_first_one_runs(table_files,
         with pytest.raises(LimbeckError, match=message):
             execute(load_recipe(values=values), tmp_path / "run")
         assert not (tmp_path / "run").exists()
+
+
+def test_a_stage_goes_on_with_the_student_before(table_files, teacher_folder, tmp_path):
+    train = {"max_steps": 4, "batch_size": 16}
+    values = {
+        "task": table_task(table_files),
+        "teacher": {"model": str(teacher_folder)},
+        "student": {"from": "teacher", "keep": "first:2"},
+        "stages": [
+            {"method": {"name": "fcd"}, "train": train | {"learning_rate": 1e-2}},
+            {"method": {"name": "kd"}, "train": train | {"learning_rate": 1e-12}},
+        ],
+    }
+    run = execute(load_recipe(values=values), tmp_path / "run")
+    start = load_file(teacher_folder / "model.safetensors")
+    first, last = map(weights, stages(run.path))
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    assert (first[name] - start[name]).abs().max() > 1e-3
+    for key, tensor in last.items():  # the second stage hardly moves, so it is where the first one ended
+        torch.testing.assert_close(tensor, first[key], rtol=0, atol=1e-8)

@@ -141,6 +141,7 @@ def test_blocks_follow_from_seed_and_epoch(corpus, tokenizer):
 
     assert read(0, 0) == read(0, 0)
     assert read(0, 0) != read(0, 1) and read(0, 0) != read(1, 0)
+    assert read(0, 0, shuffle=False) != read(0, 1, shuffle=False)  # in the same order, other tokens are masked
     assert len(read(0, 0)) == len(read(0, 0, shuffle=False))
     # the same blocks in another order: masks depend on the block, not on its place
     assert sorted(read(0, 0)) == sorted(read(0, 0, shuffle=False)) and read(0, 0) != read(0, 0, shuffle=False)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tiny import tiny_batch, tiny_model
 
-from limbeck import METHODS, Capture, Distiller, LiveTeacher, Pair, Wanted, keep_layers
+from limbeck import METHODS, Capture, Distiller, LiveTeacher, Objective, Pair, Term, Wanted, keep_layers
 from limbeck.errors import ModelError, RecipeError
 from limbeck.families import blocks_of
 from limbeck.methods.reptiledistil import block_pairs
@@ -317,6 +317,21 @@ def test_any_loss_can_be_the_inner_one(inner):
     assert same(before, weights(teacher))  # a pass before training is no lesson
     model(**tiny_batch((6, 3, 5, 1, 4, 6, 2, 5)))["loss"].backward()
     assert all(parameter.isfinite().all() for parameter in teacher.parameters())
+    assert not same(before, weights(teacher))
+
+
+def test_a_pass_before_training_is_no_lesson():
+    class Reads(Term):
+        def prepare(self, teacher, batches):
+            for batch in batches:
+                teacher(batch, Wanted(hidden=[1]))
+
+    student, teacher = models()
+    before = weights(teacher)
+    model = distiller("reptiledistil", student, teacher, mu=0.5)
+    Objective(reads=(1.0, Reads())).prepare(model.teacher, [tiny_batch()])
+    assert same(before, weights(teacher))
+    model(**tiny_batch())
     assert not same(before, weights(teacher))
 
 
