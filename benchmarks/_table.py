@@ -44,10 +44,14 @@ def fastest(
     for _ in range(repeats):
         for name, call in (("theirs", theirs), ("ours", ours), ("ours", ours)):
             if call is not None:
-                start = time.perf_counter()
-                call()
-                best[name] = min(best[name], 1e3 * (time.perf_counter() - start))
+                best[name] = min(best[name], 1e3 * seconds(call))
     return best["ours"], best["theirs"] if theirs is not None else None
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
 
 
 def peak_mb_here(call: Callable[[], object]) -> float:
@@ -75,13 +79,18 @@ def peak_mb(case: str, side: str) -> float | None:
 
 
 def arguments(description: str) -> argparse.Namespace:
+    return parser(description).parse_args()
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options that every script has; some add their own."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the rows to FILE")
     parser.add_argument("--check", action="store_true", help="exit with status 1 if a target is missed")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions: about a minute")
     parser.add_argument("--threads", type=int, metavar="N", help="of torch; by default as many as there are cores")
     parser.add_argument("--memory", nargs=2, metavar=("CASE", "SIDE"), help=argparse.SUPPRESS)
-    return parser.parse_args()
+    return parser
 
 
 def finish(title: str, rows: list[Row], options: argparse.Namespace) -> None:

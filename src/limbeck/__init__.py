@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from limbeck.cache import FeatureCache
     from limbeck.capture import Capture
     from limbeck.distiller import Distiller
     from limbeck.evaluation import evaluate, predict_file
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
     from limbeck.run import RunDirectory, execute
     from limbeck.student import keep_layers
     from limbeck.tasks import load_task
-    from limbeck.teacher import LearningTeacher, LiveTeacher
+    from limbeck.teacher import CachedTeacher, LearningTeacher, LiveTeacher
 
 _HOMES = {
+    "CachedTeacher": "teacher",
     "Capture": "capture",
     "Distiller": "distiller",
+    "FeatureCache": "cache",
     "Features": "features",
     "LearningTeacher": "teacher",
     "LiveTeacher": "teacher",
@@ -59,8 +62,10 @@ _HOMES = {
 
 __all__ = [
     "METHODS",
+    "CachedTeacher",
     "Capture",
     "Distiller",
+    "FeatureCache",
     "Features",
     "LearningTeacher",
     "LiveTeacher",

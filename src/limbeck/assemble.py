@@ -110,7 +110,8 @@ def load_data(recipe: Recipe, parts: Parts) -> Data:
         splits = {name: encode(task, task.split(name), tokenizer, spec.max_length, spec.too_long) for name in names}
     if parts.method.held_out:
         splits |= _hold_out(splits["train"], parts.method.held_out, recipe)
-    collate = Collator(tokenizer, token_labels=isinstance(task, TextTask))
+    fixed = spec.max_length if spec.padding == "max_length" else None
+    collate = Collator(tokenizer, pad_to=fixed, token_labels=isinstance(task, TextTask))
     return Data(splits, collate, recipe.train.batch_size)
 
 

@@ -23,6 +23,8 @@ def model_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Any]:
     if "token_type_ids" in batch and (getattr(model.config, "type_vocab_size", 0) or 0) > 1:
         inputs["token_type_ids"] = batch["token_type_ids"]
     if family_of(model).causal:
+        if "position_ids" in batch:
+            inputs["position_ids"] = batch["position_ids"]
         inputs["use_cache"] = False  # keys and values are kept for a next token that nobody asks for
     return inputs
 

@@ -109,27 +109,50 @@ def distill(
     seed: Seed = None,
 ) -> None:
     """Distil a teacher into a smaller student."""
-    from limbeck.recipe import load_recipe
-
-    source, overrides = _recipe_and_overrides(words or [])
+    sources, overrides = _recipes_and_overrides(words or [])
+    if len(sources) > 1:
+        raise RecipeError(f"One recipe at a time; seen: {', '.join(sources)}.")
     flags = _flags(data_dir, max_length, epochs, batch_size, learning_rate, seed)
-    named = {"method.name": method, "task.name": task, "teacher.model": teacher}
-    flags += [f"{key}={value}" for key, value in named.items() if value is not None]
-    if student is not None and keep is not None:
-        raise RecipeError("--student and --keep exclude each other: one loads a checkpoint, one cuts the teacher.")
-    if student is not None:
-        flags.append(f"student={{model: {_quoted(student)}}}")
-    if keep is not None:
-        flags.append(f"student={{from: teacher, keep: {_quoted(keep)}}}")
-    if source is None and teacher is None and not any(word.startswith(("teacher.", "teacher=")) for word in overrides):
-        raise RecipeError("Which teacher? Add --teacher RUN (made by 'limbeck finetune'), or name a recipe.")
-    values: dict[str, Any] = {
-        "method": {},
-        "task": {},
-        "teacher": {},
-        "student": {"from": "teacher", "keep": "first:6"},
-    }
-    _run(load_recipe(source, [*flags, *overrides], values), output, resume)
+    flags += _pair_flags(method, task, teacher, student, keep)
+    _run(_recipe_of_a_pair(sources[0] if sources else None, [*flags, *overrides]), output, resume)
+
+
+@app.command(
+    epilog="Examples: limbeck cache fsd/rte fcd/rte teacher.model=runs/teacher-rte -o caches/rte   |   "
+    "limbeck cache --method kd --method fsd --task glue/rte --data-dir data/glue --teacher runs/teacher-rte "
+    "-o caches/rte"
+)
+def cache(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the cache; an older one is extended.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE]... [KEY=VALUE]...", help="Recipes that will share it, and overrides."),
+    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Instead of recipes; several times for several.")] = None,
+    task: Annotated[str | None, typer.Option(help="See 'limbeck tasks'.")] = None,
+    data_dir: DataDir = None,
+    teacher: Annotated[str | None, typer.Option(help="A fine-tuned model: run directory, folder or hub name.")] = None,
+    student: Annotated[str | None, typer.Option(help="A student checkpoint: folder or hub name.")] = None,
+    keep: Annotated[str | None, typer.Option(help="Build the student from the teacher's layers: first:6.")] = None,
+    max_length: MaxLength = None,
+    batch_size: BatchSize = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 (default), float16 or bfloat16: half the size.")] = None,
+) -> None:
+    """Run a teacher once and keep what one or more methods need of it, for any number of runs."""
+    from limbeck.cache import size
+    from limbeck.caching import build_cache
+
+    sources, overrides = _recipes_and_overrides(words or [])
+    flags = _flags(data_dir, max_length, batch_size=batch_size)
+    flags += [f"teacher.cache_dtype={dtype}"] if dtype else []
+    recipes = [
+        _recipe_of_a_pair(source, [*flags, *_pair_flags(name, task, teacher, student, keep), *overrides])
+        for source in sources or (None,)
+        for name in method or (None,)
+    ]
+    wanted, needed = build_cache(recipes, output)
+    out.print(f"{size(needed)} in {output}: {', '.join(wanted.names())}", highlight=False)
+    out.print(f"Use it with teacher.cache={output}", highlight=False)
 
 
 @app.command(
@@ -316,11 +339,32 @@ def _set_up_logging() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def _recipe_and_overrides(words: list[str]) -> tuple[str | None, list[str]]:
-    names = [word for word in words if "=" not in word]
-    if len(names) > 1:
-        raise RecipeError(f"One recipe at a time; seen: {', '.join(names)}.")
-    return (names[0] if names else None), [word for word in words if "=" in word]
+def _recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
+    return [word for word in words if "=" not in word], [word for word in words if "=" in word]
+
+
+def _recipe_of_a_pair(source: str | None, overrides: list[str]) -> Any:
+    """A recipe with a teacher: the file or shipped one, or one made of the overrides alone."""
+    from limbeck.recipe import load_recipe
+
+    if source is None and not any(word.startswith(("teacher.model=", "teacher=")) for word in overrides):
+        raise RecipeError("Which teacher? Add --teacher RUN (made by 'limbeck finetune'), or name a recipe.")
+    student = {"from": "teacher", "keep": "first:6"}
+    return load_recipe(source, overrides, {"method": {}, "task": {}, "teacher": {}, "student": student})
+
+
+def _pair_flags(
+    method: str | None, task: str | None, teacher: str | None, student: str | None, keep: str | None
+) -> list[str]:
+    named = {"method.name": method, "task.name": task, "teacher.model": teacher}
+    flags = [f"{key}={value}" for key, value in named.items() if value is not None]
+    if student is not None and keep is not None:
+        raise RecipeError("--student and --keep exclude each other: one loads a checkpoint, one cuts the teacher.")
+    if student is not None:
+        flags.append(f"student={{model: {_quoted(student)}}}")
+    if keep is not None:
+        flags.append(f"student={{from: teacher, keep: {_quoted(keep)}}}")
+    return flags
 
 
 def _flags(

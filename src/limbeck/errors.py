@@ -25,6 +25,10 @@ class ModelError(LimbeckError):
     """A model or tokenizer cannot be loaded, or two of them do not fit together."""
 
 
+class CacheError(LimbeckError):
+    """A cache of the teacher's features cannot be made, or was made for something else."""
+
+
 class RunError(LimbeckError):
     """A run directory cannot be written, resumed or read."""
 

@@ -5,13 +5,14 @@ Layer 0 is the embedding output, layer i the output of block i; projections are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
 _LAYERED = ("hidden", "queries", "keys", "values")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Wanted:
     queries: Iterable[int] = ()
     keys: Iterable[int] = ()
     values: Iterable[int] = ()
+    padding: bool = False  # what the model computes at padding counts too
 
     def __post_init__(self) -> None:
         for kind in _LAYERED:
@@ -32,12 +34,24 @@ class Wanted:
         """The layers of these kinds (all kinds by default)."""
         return frozenset().union(*(cast(Set[int], getattr(self, kind)) for kind in kinds or _LAYERED))
 
+    def names(self) -> list[str]:
+        """Every tensor by its name: ``["logits", "hidden.3", "hidden.6"]``."""
+        layered = [f"{kind}.{layer}" for kind in _LAYERED for layer in sorted(self.layers(kind))]
+        return ["logits"] * self.logits + layered
+
+    @classmethod
+    def named(cls, names: Iterable[str]) -> Wanted:
+        """The inverse of :meth:`names`."""
+        split = [name.split(".") for name in names]
+        layers: Any = {kind: [int(part[1]) for part in split if part[0] == kind] for kind in _LAYERED}
+        return cls(["logits"] in split, **layers)
+
     def __or__(self, other: Wanted) -> Wanted:
         joined = {kind: self.layers(kind) | other.layers(kind) for kind in _LAYERED}
-        return Wanted(self.logits or other.logits, **joined)
+        return Wanted(self.logits or other.logits, **joined, padding=self.padding or other.padding)
 
     def __bool__(self) -> bool:
-        return self != Wanted()
+        return self.logits or bool(self.layers())
 
 
 @dataclass(frozen=True)
@@ -61,3 +75,26 @@ class Features:
     queries: Mapping[int, Tensor] = field(default_factory=dict)  # B L D, as the model projected them
     keys: Mapping[int, Tensor] = field(default_factory=dict)
     values: Mapping[int, Tensor] = field(default_factory=dict)
+    _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """One tensor by its name, as in :meth:`Wanted.names`."""
+        kind, _, layer = name.partition(".")
+        found = getattr(self, kind)
+        return cast(Tensor, found[int(layer)] if layer else found)
+
+    @classmethod
+    def named(cls, mask: Tensor, tensors: Mapping[str, Tensor]) -> Features:
+        """Features from tensors by name."""
+        layered: Any = {kind: {} for kind in _LAYERED}
+        for name, tensor in tensors.items():
+            kind, _, layer = name.partition(".")
+            if layer:
+                layered[kind][int(layer)] = tensor
+        return cls(mask, tensors.get("logits"), **layered)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """A value that several terms derive from these features: made by the first that asks, gone with the step."""
+        if key not in self._derived:
+            self._derived[key] = make()
+        return cast(T, self._derived[key])

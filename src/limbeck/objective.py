@@ -19,6 +19,7 @@ class Term(nn.Module):
     """
 
     relational = False
+    passes = 0  # over the training data, by the teacher, in prepare()
 
     def needs(self) -> Needs:
         """What must be captured on each side; it drives capture and caching."""

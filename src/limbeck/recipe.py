@@ -26,10 +26,22 @@ class TaskBlock(OpenBlock):
     name: str
     max_length: PositiveInt = 128
     too_long: Literal["cut", "refuse"] = "cut"
+    padding: Literal["longest", "max_length"] = "longest"
 
 
 class TeacherBlock(_Block):
+    """``cache``: ``auto`` (where it saves time), ``off``, or a folder that several runs may share."""
+
     model: str
+    cache: str = "auto"
+    cache_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+
+    @pydantic.field_validator("cache", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        if value is True or value == "":
+            raise ValueError("write auto, off or a folder")
+        return "off" if value is False else value  # YAML reads a plain off as false
 
 
 class StudentBlock(_Block):

@@ -23,6 +23,7 @@ from transformers import TrainingArguments, set_seed
 
 from limbeck import __version__
 from limbeck.assemble import Data, Parts, assemble, check_stages, load_data
+from limbeck.caching import cache_teacher, teacher_logits
 from limbeck.errors import RecipeError, RunError
 from limbeck.files import replacing_folder, write_text
 from limbeck.inference import dev_loss, predict_logits
@@ -59,6 +60,11 @@ class RunDirectory:
         return self.path / "student"
 
     @property
+    def features(self) -> Path:
+        """What the teacher computed, while the run needs it."""
+        return self.path / "teacher-cache"
+
+    @property
     def finished(self) -> bool:
         return (self.path / "metrics.json").is_file()
 
@@ -76,6 +82,7 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunD
     _check_output(run, recipe, resume)
     if run.finished:
         logger.info("%s is finished already.", run.path)
+        shutil.rmtree(run.features, ignore_errors=True)  # if it was killed just before the end
         return run
     stages = recipe.split()
     if len(stages) > 1:
@@ -88,24 +95,26 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunD
         last = number == len(stages)
         folder = run if last else RunDirectory(run.path / f"stage-{number}")
         if not folder.finished:
-            _run_stage(stage.model_copy(update={"student": student}), folder, recipe if last else stage)
+            _run_stage(stage.model_copy(update={"student": student}), folder, recipe if last else stage, run.features)
         student = StudentBlock(model=str(folder.path))
+    shutil.rmtree(run.features, ignore_errors=True)
     return run
 
 
-def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe) -> None:
-    """Train one stage into ``run``, whose recipe.yaml is ``written``."""
+def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, features: Path) -> None:
+    """Train one stage into ``run``, whose recipe.yaml is ``written``; the stages share the teacher's ``features``."""
     parts = assemble(recipe)
     data = load_data(recipe, parts)
     logger.info("%s", parts.distiller.objective)
     _open(run, written)
     started = time.monotonic()
-    steps = _train(recipe, parts, data, run)
+    steps, dev = _train(recipe, parts, data, run, features)
     seconds = time.monotonic() - started
     with replacing_folder(run.student) as folder:
         parts.student.save_pretrained(folder)
         parts.tokenizer.save_pretrained(folder)
-    _write_results(recipe, parts, data, run, {"train_seconds": round(seconds, 2), "steps": steps})
+    dev = _evaluate(parts, data) if dev is None else dev
+    _write_results(recipe, parts, data, dev, run, {"train_seconds": round(seconds, 2), "steps": steps})
     _drop_checkpoints(recipe, run)
 
 
@@ -148,11 +157,14 @@ def _open(run: RunDirectory, recipe: Recipe) -> None:
     write_text(run.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
 
 
-def _train(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory) -> int:
+def _train(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory, features: Path) -> tuple[int, Any]:
+    """How many steps were made, and what an evaluation after the last of them found (None if there was none)."""
+    evaluated: dict[int, Any] = {}
+
     def score() -> dict[str, float]:
-        if isinstance(parts.task, TextTask):
-            return dev_loss(parts.distiller, data.batches("validation"))
-        return parts.task.score(_logits(data, parts.student), _labels(data))
+        evaluated.clear()
+        evaluated[trainer.state.global_step] = dev = _evaluate(parts, data)
+        return _scores(parts, data, dev)
 
     checkpoints = run.path / "checkpoints"
     try:
@@ -176,6 +188,7 @@ def _train(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory) -> int:
         parts.distiller, arguments, data.splits["train"], data.collate, score, run.path / "history.jsonl"
     )
     checkpoint = last_checkpoint(checkpoints)
+    cache_teacher(recipe, parts, data, features, arguments.device, resumed=checkpoint is not None)
     if checkpoint is not None:
         logger.info("Resuming from %s.", checkpoint)
     else:
@@ -183,7 +196,9 @@ def _train(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory) -> int:
     # Every random number of the training itself follows from here, however its parts were made.
     set_seed(recipe.seed)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    return int(trainer.state.global_step)
+    steps = int(trainer.state.global_step)
+    # the best student, which may be an earlier one, was not the last to be evaluated
+    return steps, None if arguments.load_best_model_at_end else evaluated.get(steps)
 
 
 def _best(task: Task) -> dict[str, Any]:
@@ -196,17 +211,24 @@ def _drop_checkpoints(recipe: Recipe, run: RunDirectory) -> None:
         shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
 
 
-def _logits(data: Data, model: Any) -> np.ndarray:
-    return predict_logits(model, data.splits["validation"], data.collate, data.batch_size, "evaluate on validation")
+def _evaluate(parts: Parts, data: Data) -> Any:
+    """The student on the validation data: its logits, or a language model's scores."""
+    if isinstance(parts.task, TextTask):
+        return dev_loss(parts.distiller, data.batches("validation"))
+    validation = data.splits["validation"]
+    return predict_logits(parts.student, validation, data.collate, data.batch_size, "evaluate on validation")
+
+
+def _scores(parts: Parts, data: Data, dev: Any) -> dict[str, float]:
+    return dev if isinstance(parts.task, TextTask) else parts.task.score(dev, _labels(data))
 
 
 def _labels(data: Data) -> np.ndarray:
     return np.asarray(data.splits["validation"]["labels"][:])
 
 
-def _write_results(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory, cost: dict[str, Any]) -> None:
-    results = _text_results(parts, data) if isinstance(parts.task, TextTask) else _label_results(parts, data, run)
-    scores = results["metrics"]
+def _write_results(recipe: Recipe, parts: Parts, data: Data, dev: Any, run: RunDirectory, cost: dict[str, Any]) -> None:
+    scores = _scores(parts, data, dev)
     metric = parts.task.metrics[0]
     results = {
         "task": parts.task.name,
@@ -217,39 +239,29 @@ def _write_results(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory, 
         "score": scores[metric],
         "parameters": parameters(parts.student),
         **cost,
-        **results,
+        "examples": len(data.splits["validation"]),
+        "metrics": scores,
     }
+    if parts.teacher is not None:
+        results["teacher"] = _beside_the_teacher(recipe, parts, data, dev)
+    if not isinstance(parts.task, TextTask):
+        table = {
+            "id": np.asarray(data.splits["validation"]["id"][:]),
+            "label": _labels(data),
+            "prediction": parts.task.predictions(dev),
+            "logits": dev,
+        }
+        write_table(run.path / "predictions.parquet", table)
     # last, because it marks the run as finished
     write_text(run.path / "metrics.json", json.dumps(results, indent=2) + "\n")
 
 
-def _text_results(parts: Parts, data: Data) -> dict[str, Any]:
-    scores = dev_loss(parts.distiller, data.batches("validation"))
-    results = {"examples": len(data.splits["validation"]), "metrics": scores}
-    return results | ({"teacher": {"parameters": parameters(parts.teacher)}} if parts.teacher is not None else {})
-
-
-def _label_results(parts: Parts, data: Data, run: RunDirectory) -> dict[str, Any]:
-    task = parts.task
-    logits, labels = _logits(data, parts.student), _labels(data)
-    results: dict[str, Any] = {"examples": len(labels), "metrics": task.score(logits, labels)}
-    if parts.teacher is not None:
-        parts.teacher.to(parts.student.device)
-        teacher_logits = _logits(data, parts.teacher)
-        results["teacher"] = {
-            "parameters": parameters(parts.teacher),
-            "metrics": task.score(teacher_logits, labels),
-            "agreement": agreement(task, logits, teacher_logits),
-        }
-    write_table(
-        run.path / "predictions.parquet",
-        {
-            "id": np.asarray(data.splits["validation"]["id"][:]),
-            "label": labels,
-            "prediction": task.predictions(logits),
-            "logits": logits,
-        },
-    )
+def _beside_the_teacher(recipe: Recipe, parts: Parts, data: Data, dev: Any) -> dict[str, Any]:
+    results: dict[str, Any] = {"parameters": parameters(parts.teacher)}
+    if not isinstance(parts.task, TextTask):
+        logits = teacher_logits(recipe, parts, data, parts.student.device)
+        results["metrics"] = _scores(parts, data, logits)
+        results["agreement"] = agreement(parts.task, dev, logits)
     return results
 
 

@@ -1,4 +1,4 @@
-"""The teacher as a distiller calls it: ``teacher(batch, wanted) -> Features``; frozen, or one that learns."""
+"""The teacher as a distiller calls it: ``teacher(batch, wanted) -> Features``; frozen (live, cached) or learning."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from limbeck.cache import FeatureCache
 from limbeck.capture import Capture
 from limbeck.features import Features, Wanted
 from limbeck.objective import Objective
@@ -27,6 +28,16 @@ class LiveTeacher:
         # no_grad, not inference_mode: losses save the teacher's tensors for the student's backward pass
         with torch.no_grad():
             return self.capture(batch, wanted)[1]
+
+
+class CachedTeacher:
+    """Reads what the frozen teacher computed before: the same call as a LiveTeacher, the same result."""
+
+    def __init__(self, cache: FeatureCache) -> None:
+        self.cache = cache
+
+    def __call__(self, batch: Mapping[str, Tensor], wanted: Wanted) -> Features:
+        return self.cache.read(batch, wanted)
 
 
 class LearningTeacher(nn.Module):

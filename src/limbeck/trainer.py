@@ -52,7 +52,9 @@ class DistillTrainer(transformers.Trainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         dataset = self.train_dataset if train_dataset is None else train_dataset
-        lengths = [len(ids) for ids in dataset["input_ids"]]
+        # padded to one length, batches gain nothing from similar lengths, and papers drew theirs at random
+        fixed = getattr(self.data_collator, "pad_to", None)
+        lengths = [fixed or len(ids) for ids in dataset["input_ids"]]
         return LengthGroupedOrder(lengths, self.args.train_batch_size, self.args.seed)
 
     def compute_loss(
