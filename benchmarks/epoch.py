@@ -117,7 +117,7 @@ def main() -> None:
     command = parser(__doc__.splitlines()[0])
     command.add_argument("--data", type=Path, default=SHARED / "data" / "glue", help="the GLUE folder")
     command.add_argument("--model", default=str(SHARED / "models" / "gte-small"), help="a 12-layer encoder")
-    command.add_argument("--method", default="pkd", help="what is distilled; pkd reads logits and five layers")
+    command.add_argument("--method", default="fcd", help="what is distilled; fcd reads all tokens of six layers")
     options = command.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)

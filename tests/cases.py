@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from limbeck import METHODS, Features, Pair
+from limbeck.features import LAYERED, POOLED
 from limbeck.pair import Shape
+from limbeck.pooling import pool
 
 LENGTHS = (5, 2, 1, 4)  # one sample of a single token
 TWO = [(1, 2), (2, 4)]  # pairs of layers: every second one of the teacher
@@ -58,6 +60,9 @@ class Arrays:
             return tensor.requires_grad_(grad)
 
         captured = {kind: {j: padded(getattr(self, kind)[j]) for j in wanted.layers(kind)} for kind in KINDS}
+        for kind in POOLED:
+            pooled = {j: pool(padded(self.hidden[j]), mask, kind)[0] for j in wanted.layers(kind)}
+            captured[kind] = {j: rows.detach().requires_grad_(grad) for j, rows in pooled.items()}
         logits = torch.from_numpy(self.logits).float().requires_grad_(grad) if wanted.logits else None
         return Features(mask, logits, **captured)
 
@@ -115,7 +120,7 @@ def weights_of(objective):
 
 
 def tensors(features):
-    return [tensor for kind in KINDS for tensor in getattr(features, kind).values()]
+    return [tensor for kind in LAYERED for tensor in getattr(features, kind).values()]
 
 
 def check(case, left):

@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from limbeck.errors import CacheError
-from limbeck.features import Features, Wanted
+from limbeck.features import POOLED, Features, Wanted
 from limbeck.files import replacing, write_text
 from limbeck.fingerprint import tensor_bytes
 from limbeck.progress import progress
@@ -268,11 +268,11 @@ class FeatureCache:
     def _bytes(self, model: Any, names: Mapping[int, list[str]]) -> int:
         numbers = 0
         for shard, wanted in names.items():
-            rows = self.rows[shard]
-            numbers += ("logits" in wanted) * len(rows) * model.config.num_labels
-            numbers += (
-                sum(name != "logits" for name in wanted) * int(self.lengths[rows].sum()) * model.config.hidden_size
-            )
+            examples, tokens = len(self.rows[shard]), int(self.lengths[self.rows[shard]].sum())
+            for name in wanted:
+                kind = name.partition(".")[0]
+                width = model.config.num_labels if kind == "logits" else model.config.hidden_size
+                numbers += width * (examples if kind in ("logits", *POOLED) else tokens)
         return self.dtype.itemsize * numbers
 
     @contextmanager

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from limbeck.errors import ModelError
 from limbeck.families import blocks_of, family_of, projected, projection
-from limbeck.features import Features, Wanted
+from limbeck.features import LAYERED, POOLED, Features, Wanted
+from limbeck.pooling import Pool, pool
 
 
 def model_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -46,31 +47,38 @@ class Capture:
     ) -> tuple[Any, Features]:
         """Run the model on the batch, with other ``weights`` by name in place of its own where they are given."""
         self._check_layers(wanted)
-        store: dict[str, dict[int, Tensor]] = {"hidden": {}, "queries": {}, "keys": {}, "values": {}}
+        mask = batch["attention_mask"].bool()
+        store: dict[str, dict[int, Tensor]] = {kind: {} for kind in LAYERED}
         with ExitStack() as hooks:
-            for layer in wanted.hidden:
-                hooks.enter_context(self._hook_hidden(layer, store["hidden"]))
-            for kind in ("queries", "keys", "values"):
-                for layer in getattr(wanted, kind):
-                    hooks.enter_context(self._hook_projection(kind, layer, store[kind]))
+            for kind in LAYERED:
+                for layer in wanted.layers(kind):
+                    hooks.enter_context(self._hook(kind, layer, mask, store[kind]))
             # without its head where no logits are wanted: a language model's head costs as much as several blocks
             runs = self.model if wanted.logits or weights else self.model.base_model
             inputs = model_inputs(self.model, batch)
             output = functional_call(runs, dict(weights), (), inputs) if weights else runs(**inputs)
         logits = output.logits if wanted.logits else None
-        return output, Features(batch["attention_mask"].bool(), logits, **store)
+        return output, Features(mask, logits, **store)
 
-    def _hook_hidden(self, layer: int, store: dict[int, Tensor]) -> Any:
+    def _hook(self, kind: str, layer: int, mask: Tensor, store: dict[int, Tensor]) -> Any:
+        if kind in POOLED:
+            return self._hook_hidden(layer, store, lambda hidden: pool(hidden, mask, cast(Pool, kind))[0])
+        return self._hook_hidden(layer, store) if kind == "hidden" else self._hook_projection(kind, layer, store)
+
+    def _hook_hidden(
+        self, layer: int, store: dict[int, Tensor], select: Callable[[Tensor], Tensor] = lambda hidden: hidden
+    ) -> Any:
         if layer == 0:
 
             def keep_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                store.setdefault(0, args[0] if args else kwargs["hidden_states"])
+                if 0 not in store:
+                    store[0] = select(args[0] if args else kwargs["hidden_states"])
 
             return self.blocks[0].register_forward_pre_hook(keep_input, with_kwargs=True)
         source = self.blocks[layer - 1]
         if layer == len(self.blocks) and self.family.final_norm is not None:
             source = self.model.base_model.get_submodule(self.family.final_norm)
-        return source.register_forward_hook(_keep(store, layer))
+        return source.register_forward_hook(_keep(store, layer, select))
 
     def _hook_projection(self, kind: str, layer: int, store: dict[int, Tensor]) -> Any:
         module = projection(self.family, kind, self.blocks[layer - 1])
@@ -86,9 +94,7 @@ class Capture:
             )
 
 
-def _keep(
-    store: dict[int, Tensor], layer: int, select: Callable[[Tensor], Tensor] = lambda out: out
-) -> Callable[..., None]:
+def _keep(store: dict[int, Tensor], layer: int, select: Callable[[Tensor], Tensor]) -> Callable[..., None]:
     def hook(_: nn.Module, __: Any, output: Any) -> None:
         # The first call is the block's own: DeBERTa projects its position embeddings through the same module.
         if layer not in store:

@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-_LAYERED = ("hidden", "queries", "keys", "values")
+POOLED = ("cls", "last", "mean")
+LAYERED = ("hidden", "queries", "keys", "values", *POOLED)
 T = TypeVar("T")
 
 
@@ -24,30 +25,33 @@ class Wanted:
     queries: Iterable[int] = ()
     keys: Iterable[int] = ()
     values: Iterable[int] = ()
+    cls: Iterable[int] = ()  # of the hidden states, each sample's first token, its last one, or the mean of its tokens
+    last: Iterable[int] = ()
+    mean: Iterable[int] = ()
     padding: bool = False  # what the model computes at padding counts too
 
     def __post_init__(self) -> None:
-        for kind in _LAYERED:
+        for kind in LAYERED:
             object.__setattr__(self, kind, frozenset(getattr(self, kind)))
 
     def layers(self, *kinds: str) -> Set[int]:
         """The layers of these kinds (all kinds by default)."""
-        return frozenset().union(*(cast(Set[int], getattr(self, kind)) for kind in kinds or _LAYERED))
+        return frozenset().union(*(cast(Set[int], getattr(self, kind)) for kind in kinds or LAYERED))
 
     def names(self) -> list[str]:
         """Every tensor by its name: ``["logits", "hidden.3", "hidden.6"]``."""
-        layered = [f"{kind}.{layer}" for kind in _LAYERED for layer in sorted(self.layers(kind))]
+        layered = [f"{kind}.{layer}" for kind in LAYERED for layer in sorted(self.layers(kind))]
         return ["logits"] * self.logits + layered
 
     @classmethod
     def named(cls, names: Iterable[str]) -> Wanted:
         """The inverse of :meth:`names`."""
         split = [name.split(".") for name in names]
-        layers: Any = {kind: [int(part[1]) for part in split if part[0] == kind] for kind in _LAYERED}
+        layers: Any = {kind: [int(part[1]) for part in split if part[0] == kind] for kind in LAYERED}
         return cls(["logits"] in split, **layers)
 
     def __or__(self, other: Wanted) -> Wanted:
-        joined = {kind: self.layers(kind) | other.layers(kind) for kind in _LAYERED}
+        joined = {kind: self.layers(kind) | other.layers(kind) for kind in LAYERED}
         return Wanted(self.logits or other.logits, **joined, padding=self.padding or other.padding)
 
     def __bool__(self) -> bool:
@@ -75,6 +79,9 @@ class Features:
     queries: Mapping[int, Tensor] = field(default_factory=dict)  # B L D, as the model projected them
     keys: Mapping[int, Tensor] = field(default_factory=dict)
     values: Mapping[int, Tensor] = field(default_factory=dict)
+    cls: Mapping[int, Tensor] = field(default_factory=dict)  # B D
+    last: Mapping[int, Tensor] = field(default_factory=dict)
+    mean: Mapping[int, Tensor] = field(default_factory=dict)
     _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -86,7 +93,7 @@ class Features:
     @classmethod
     def named(cls, mask: Tensor, tensors: Mapping[str, Tensor]) -> Features:
         """Features from tensors by name."""
-        layered: Any = {kind: {} for kind in _LAYERED}
+        layered: Any = {kind: {} for kind in LAYERED}
         for name, tensor in tensors.items():
             kind, _, layer = name.partition(".")
             if layer:

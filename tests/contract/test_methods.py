@@ -13,7 +13,9 @@ from tiny import ROOT, tiny_batch, tiny_model
 
 from limbeck import METHODS, Distiller, Features, LearningTeacher, LiveTeacher, Method, Pair, Wanted, load_recipe
 from limbeck.errors import ModelError
+from limbeck.features import LAYERED, POOLED
 from limbeck.pair import Shape
+from limbeck.pooling import pool
 from limbeck.recipe_files import shipped_recipes
 from limbeck.schema import options_of
 from limbeck.tasks.task import IGNORED
@@ -99,12 +101,15 @@ def features(wanted, lengths, problem="classification", *, seed=0, width=None, l
         kind: {layer: tokens(number, layer) for layer in wanted.layers(kind)}
         for number, kind in enumerate(("hidden", "queries", "keys", "values"))
     }
+    for kind in POOLED:
+        pooled = {layer: pool(tokens(0, layer), mask, kind)[0] for layer in wanted.layers(kind)}
+        captured[kind] = {layer: rows.detach().requires_grad_(grad) for layer, rows in pooled.items()}
     return Features(mask, logits if wanted.logits else None, **captured)
 
 
 def tensors(side):
     found = [side.logits] if side.logits is not None else []
-    return found + [t for kind in (side.hidden, side.queries, side.keys, side.values) for t in kind.values()]
+    return found + [tensor for kind in LAYERED for tensor in getattr(side, kind).values()]
 
 
 @every_stage
@@ -170,8 +175,7 @@ def test_half_precision_features_give_float32_values(name, options):
     needs = objective.needs()
 
     def half(side):
-        kinds = ("hidden", "queries", "keys", "values")
-        layers = {kind: {i: t.bfloat16() for i, t in getattr(side, kind).items()} for kind in kinds}
+        layers = {kind: {i: t.bfloat16() for i, t in getattr(side, kind).items()} for kind in LAYERED}
         return Features(side.mask, None if side.logits is None else side.logits.bfloat16(), **layers)
 
     student, teacher = features(needs.student, (4, 3)), features(needs.teacher, (4, 3), seed=1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from tiny import SIZES, tiny_batch, tiny_model
 from limbeck.capture import Capture, model_inputs
 from limbeck.errors import ModelError
 from limbeck.families import FAMILIES, blocks_of, family_of
-from limbeck.features import Wanted
+from limbeck.features import POOLED, Wanted
+from limbeck.tasks.encode import Collator
 
 
 @pytest.mark.parametrize("family", SIZES)
@@ -58,6 +60,34 @@ def test_scores_of_captured_queries_and_keys_give_the_models_attention(family):
         expected = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
         real = features.mask[:, None, :, None]  # rows of padded queries are nobody's business
         torch.testing.assert_close((attentions[layer - 1] * real), (expected * real), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize("how", POOLED)
+def test_pooled_states_are_those_of_the_real_tokens(family, how):
+    model = tiny_model(family).eval()
+    batch = tiny_batch(lengths=(7, 1, 5), width=9)
+    with torch.no_grad():
+        _, features = Capture(model)(batch, Wanted(hidden=range(4), **{how: [0, 2, 3]}))
+    assert set(getattr(features, how)) == {0, 2, 3}
+    for layer, rows in getattr(features, how).items():
+        for row, tokens, length in zip(rows, features.hidden[layer], (7, 1, 5), strict=True):
+            expected = {"cls": tokens[0], "last": tokens[length - 1], "mean": tokens[:length].mean(0)}[how]
+            torch.testing.assert_close(row, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_decoders_features_do_not_depend_on_the_side_and_the_amount_of_padding():
+    model = tiny_model("gpt2").eval()
+    rows = [{"input_ids": [5, 9, 7, 30], "attention_mask": [1] * 4}, {"input_ids": [8, 6], "attention_mask": [1] * 2}]
+    found = []
+    for side, width in (("right", 4), ("left", 4), ("left", 9)):
+        tokenizer = SimpleNamespace(padding_side=side, pad_token_id=0, pad_token_type_id=0)
+        batch = Collator(tokenizer, pad_to=width)(rows)
+        with torch.no_grad():
+            _, features = Capture(model)(batch, Wanted(logits=True, hidden=[0, 2]))
+        found.append([features.logits, *(features.hidden[layer][features.mask] for layer in (0, 2))])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-5, atol=1e-6)
 
 
 def test_only_what_is_asked_for_is_captured_and_no_hook_stays():

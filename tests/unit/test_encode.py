@@ -116,7 +116,10 @@ def test_collator_pads_to_the_longest_of_the_batch(side: str) -> None:
     task = make_task(["a", "b"], ["c", "d e"], labels=[1, 0])
     encoded = encode(task, task.split("train"), tokenizer, 8)
     batch = Collator(tokenizer)([encoded[0], encoded[1]])
-    assert set(batch) == {"input_ids", "attention_mask", "token_type_ids", "labels", "ids"}
+    positions = {"position_ids"} if side == "left" else set()
+    assert set(batch) == {"input_ids", "attention_mask", "token_type_ids", "labels", "ids"} | positions
+    if side == "left":  # the first real token is at position 0
+        assert batch["position_ids"].tolist() == [[0, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5]]
     short = {"right": [2, 4, 3, 6, 3, 0], "left": [0, 2, 4, 3, 6, 3]}[side]
     assert batch["input_ids"].tolist() == [short, [2, 5, 3, 7, 8, 3]]
     mask = {"right": [1, 1, 1, 1, 1, 0], "left": [0, 1, 1, 1, 1, 1]}[side]

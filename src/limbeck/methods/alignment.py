@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from limbeck.features import Features
+from limbeck.features import Features, Needs, Wanted
 from limbeck.layers import Layers
-from limbeck.methods.paired import PairedLayers
+from limbeck.methods.paired import PairedLayers, rows_needed, rows_of
 from limbeck.pair import Pair
 from limbeck.pooling import Pool, pool
 
@@ -25,11 +25,14 @@ class Alignment(PairedLayers):
         super().__init__(pair, layers, mask_padding)
         self.pool, self.distance = pool, distance
 
+    def needs(self) -> Needs:
+        teacher = rows_needed(self.pool, [t for _, t in self.pairs], self.mask_padding)
+        return Needs(super().needs().student, teacher | Wanted(padding=not self.mask_padding))
+
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         mask = self.counted(student)
         values = []
         for s, t in self.pairs:
             x, real = pool(student.hidden[s], mask, self.pool)
-            y, _ = pool(teacher.hidden[t], mask, self.pool)
-            values.append(self.distance(x, y, real))
+            values.append(self.distance(x, rows_of(teacher, t, mask, self.pool), real))
         return torch.stack(values).mean()

@@ -38,7 +38,10 @@ class Structure(Term):
         self.estimator, self.mask_padding = estimator, mask_padding
 
     def needs(self) -> Needs:
-        return Needs(Wanted(hidden=[self.student_layer]), Wanted(hidden=[self.teacher_layer]))
+        return Needs(
+            Wanted(hidden=[self.student_layer]),
+            Wanted(hidden=[self.teacher_layer], padding=not self.mask_padding),
+        )
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         s, mask = self.tokens(student.hidden[self.student_layer], student.mask)

@@ -13,6 +13,7 @@ from limbeck.errors import ModelError
 from limbeck.features import Features, Needs, Wanted
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
+from limbeck.methods.paired import rows_needed, rows_of
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
 from limbeck.pooling import Pool, pool
@@ -34,11 +35,11 @@ class NearestOfClass(Term):
         self.problem, self.bin_width = pair.problem, bin_width
 
     def needs(self) -> Needs:
-        return Needs(Wanted(hidden=[self.student_layer]), Wanted(hidden=[self.teacher_layer]))
+        return Needs(Wanted(hidden=[self.student_layer]), rows_needed(self.pool, [self.teacher_layer]))
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         s, _ = pool(student.hidden[self.student_layer], student.mask, self.pool)
-        t, _ = pool(teacher.hidden[self.teacher_layer], student.mask, self.pool)
+        t = rows_of(teacher, self.teacher_layer, student.mask, self.pool)
         s, t = self.project(s).float(), t.float()
         classes = class_of(batch["labels"], self.problem, self.bin_width)
         nearest, valid = similarity.nearest_same_class(s, t, classes, self.k)

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from limbeck import similarity
 from limbeck.errors import ModelError, RecipeError
-from limbeck.features import Features, Needs, Wanted
+from limbeck.features import POOLED, Features, Needs, Wanted
 from limbeck.layers import Layers, layer_map
 from limbeck.objective import Term
 from limbeck.pair import Pair
-from limbeck.pooling import Pool, without_padding
+from limbeck.pooling import Pool, pool, without_padding
 
 
 class PairedLayers(Term):
@@ -39,7 +39,7 @@ class PairedLayers(Term):
 
     def needs(self) -> Needs:
         student, teacher = zip(*self.pairs, strict=True)
-        return Needs(_wanted(self.kinds, student), _wanted(self.kinds, teacher))
+        return Needs(_wanted(self.kinds, student), _wanted(self.kinds, teacher) | Wanted(padding=not self.mask_padding))
 
     def counted(self, features: Features) -> Tensor:
         """The tokens that count: the real ones, or all of them."""
@@ -51,12 +51,23 @@ def _wanted(kinds: Sequence[str], layers: Iterable[int]) -> Wanted:
     return Wanted(**settings)
 
 
+def rows_needed(how: Pool, layers: Iterable[int], mask_padding: bool = True) -> Wanted:
+    """What :func:`rows_of` reads of a teacher: one vector per sample is pooled when it is captured, and cached so."""
+    return _wanted((how if how in POOLED and mask_padding else "hidden",), layers)
+
+
+def rows_of(features: Features, layer: int, mask: Tensor, how: Pool) -> Tensor:
+    """The rows that are compared: as they were captured, or pooled from the tokens."""
+    captured = getattr(features, how, {})
+    return captured[layer] if layer in captured else pool(features.hidden[layer], mask, how)[0]
+
+
 def token_mse(s: Tensor, t: Tensor, mask: Tensor, project: nn.Module) -> Tensor:
     """(project(s) - t)², averaged over the real tokens of the batch and over the dimensions."""
-    # Padding is 0 on both sides before the projector, whose gradient NaN would spoil, and is still 0 after it.
-    s = project(without_padding(s, mask)).float()
-    t = without_padding(similarity.teacher_side(t), mask).float()
-    return (s - t).square().sum() / (mask.sum().clamp(min=1) * t.shape[-1])
+    if not isinstance(project, nn.Identity):  # NaN in padding would spoil the projector's gradient
+        s = project(without_padding(s, mask))
+    difference = similarity.apart(s.float(), similarity.teacher_side(t).float(), mask[..., None])
+    return similarity.squares(difference).sum() / (mask.sum().clamp(min=1) * t.shape[-1])
 
 
 def read_token(pair: Pair) -> Pool:

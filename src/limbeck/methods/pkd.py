@@ -9,11 +9,11 @@ from torch import Tensor
 
 from limbeck import similarity
 from limbeck.errors import RecipeError
-from limbeck.features import Features
+from limbeck.features import Features, Needs
 from limbeck.layers import Layers, layer_map
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
-from limbeck.methods.paired import PairedLayers, read_token
+from limbeck.methods.paired import PairedLayers, read_token, rows_needed, rows_of
 from limbeck.objective import Objective
 from limbeck.pair import Pair
 from limbeck.pooling import Pool, check_pool, pool
@@ -29,11 +29,14 @@ class Patient(PairedLayers):
         self.pool = pool
         self.project = projector(pair.student.width, pair.the_teacher.width)
 
+    def needs(self) -> Needs:
+        return Needs(super().needs().student, rows_needed(self.pool, [t for _, t in self.pairs]))
+
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         values = []
         for layer_s, layer_t in self.pairs:
             s, _ = pool(student.hidden[layer_s], student.mask, self.pool)
-            t, _ = pool(similarity.teacher_side(teacher.hidden[layer_t]), student.mask, self.pool)
+            t = similarity.teacher_side(rows_of(teacher, layer_t, student.mask, self.pool))
             values.append((similarity.unit(self.project(s).float()) - similarity.unit(t.float())).square().mean())
         return torch.stack(values).mean()
 

@@ -144,7 +144,9 @@ class Collator:
             for line, row, length in zip(padded, rows, lengths, strict=True):
                 line[width - length if left else 0 : width if left else length] = row[name]
             batch[name] = torch.from_numpy(padded)
-        if left:  # a decoder's first token is at position 0 however much padding there is before it
+        if (
+            left and "attention_mask" in batch
+        ):  # a decoder's first token is at position 0 however much padding there is before it
             batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
         if "labels" in rows[0] and not self.token_labels:
             labels = torch.tensor([row["labels"] for row in rows])

@@ -9,7 +9,9 @@ import torch
 from torch.autograd import grad, gradcheck, gradgradcheck
 
 from limbeck import METHODS, Features, Method, Pair, similarity
+from limbeck.features import LAYERED, POOLED
 from limbeck.pair import Shape
+from limbeck.pooling import pool
 from limbeck.schema import options_of
 from limbeck.similarity import gradients_to_teacher, teacher_side
 
@@ -198,13 +200,16 @@ def features(wanted, mask, seed):
         return torch.where(mask[..., None], tensor, torch.nan).requires_grad_()
 
     captured = {kind: {i: layer() for i in sorted(wanted.layers(kind))} for kind in KINDS}
+    for kind in POOLED:
+        pooled = {i: pool(layer(), mask, kind)[0] for i in sorted(wanted.layers(kind))}
+        captured[kind] = {i: rows.detach().requires_grad_() for i, rows in pooled.items()}
     logits = torch.randn(len(mask), 3, generator=generator).requires_grad_() if wanted.logits else None
     return Features(mask, logits, **captured)
 
 
 def tensors(side):
     found = [side.logits] if side.logits is not None else []
-    return found + [t for kind in KINDS for t in getattr(side, kind).values()]
+    return found + [t for kind in LAYERED for t in getattr(side, kind).values()]
 
 
 @pytest.mark.parametrize("lengths", [(5, 3, 4, 5, 2, 4), (3,)], ids=["B=6", "B=1"])
