@@ -25,7 +25,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trai
 
 from limbeck import load_recipe
 from limbeck.assemble import assemble, load_data
-from limbeck.caching import cache_teacher
+from limbeck.caching import open_cache, use_cache
 from limbeck.trainer import DistillTrainer
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -56,7 +56,8 @@ class Side:
         parts = assemble(recipe)
         data = load_data(recipe, parts)
         device = torch.device("cpu")
-        self.writing = seconds(lambda: cache_teacher(recipe, parts, data, folder, device, resumed=False))
+        cache = open_cache(recipe, parts, data, folder)
+        self.writing = seconds(lambda: cache and use_cache(cache, recipe, parts, data, device, resumed=False))
         arguments = TrainingArguments(
             output_dir=str(folder), per_device_train_batch_size=32, use_cpu=True, remove_unused_columns=False,
             label_names=["labels"], dataloader_pin_memory=False, disable_tqdm=True,

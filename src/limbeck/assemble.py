@@ -12,7 +12,7 @@ from transformers import set_seed
 from limbeck.batches import Batches
 from limbeck.blocks import Blocks, Packing
 from limbeck.distiller import Distiller
-from limbeck.errors import ModelError, RecipeError
+from limbeck.errors import CacheError, ModelError, RecipeError
 from limbeck.families import blocks_of, family_of
 from limbeck.method import Method
 from limbeck.methods import find_method
@@ -91,7 +91,21 @@ def _distiller(
     distiller = Distiller.of(method, student, teacher)
     if no_head is not None and distiller.needs.teacher.logits:
         raise no_head
+    reason = cannot_cache(task, method)
+    if recipe.teacher is not None and recipe.teacher.cache not in ("auto", "off") and reason:
+        raise CacheError(f"{recipe.method.name}: {reason} Set teacher.cache=off.")
     return method, distiller
+
+
+def cannot_cache(task: Task, method: Method) -> str:
+    """Why what the teacher computes cannot be kept; empty where it can."""
+    if method.make_teacher is not None:
+        return "The teacher of this method learns while it teaches, so what it computed before is out of date."
+    if isinstance(task, TextTask):
+        return "The masks and blocks of plain text change with every epoch, and the teacher's features with them."
+    if method.objective.needs().teacher.padding:
+        return "This method counts padding (mask_padding=false), and a cache keeps the features of real tokens only."
+    return ""
 
 
 def load_data(recipe: Recipe, parts: Parts) -> Data:

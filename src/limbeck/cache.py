@@ -42,6 +42,7 @@ TOKENS_IN_A_SHARD = 16_384  # of one tensor 768 wide in float32: 50 MB
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _FORMAT = 1
 _MANIFEST = "manifest.json"
+VALIDATION = "validation"  # the folder inside a cache for what teachers predict of validation data
 _PARTS = {
     "teacher": "the teacher's weights or config",
     "tokenizer": "the tokenizer",
@@ -69,6 +70,10 @@ class FeatureCache:
         self.folder, self.encoded, self.dtype = Path(folder), encoded, DTYPES[dtype]
         self.made_for = {**made_for, "dtype": dtype, "format": f"{_FORMAT}, {TOKENS_IN_A_SHARD} tokens in a shard"}
         self.digest = hashlib.sha256(json.dumps(self.made_for, sort_keys=True).encode()).hexdigest()
+        self._row_of_id: dict[int, int] = {}
+        for row, number in enumerate(encoded["id"]):
+            if self._row_of_id.setdefault(number, row) != row:
+                raise CacheError(f"Two examples have the id {number}, so their features cannot be told apart.")
         self.lengths = np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
         self.rows = _shards(self.lengths)
         self._open: dict[tuple[str, int], _Shard] = {}
@@ -118,7 +123,10 @@ class FeatureCache:
         mask = batch["attention_mask"].bool()
         rows = self._rows_of(batch["ids"].tolist(), mask.sum(1).tolist())
         first = mask.byte().argmax(1).tolist()
-        if any((name, 0) not in self._open for name in wanted.names()) and self._missing(wanted):
+        shards = {int(self.places.shard[row]) for row in rows}
+        if any((name, shard) not in self._open for name in wanted.names() for shard in shards) and self._missing(
+            wanted
+        ):
             raise CacheError(f"{self.folder} does not hold all of {', '.join(wanted.names())}: fill it first.")
         tensors = {name: self._read(name, rows, first, mask.shape[1]) for name in wanted.names()}
         return Features.named(mask, {name: tensor.to(mask.device) for name, tensor in tensors.items()})
@@ -151,10 +159,6 @@ class FeatureCache:
                 )
             rows.append(row)
         return rows
-
-    @cached_property
-    def _row_of_id(self) -> dict[int, int]:
-        return {number: row for row, number in enumerate(self.encoded["id"])}
 
     @cached_property
     def places(self) -> _Places:
@@ -230,9 +234,11 @@ class FeatureCache:
     def _check_manifest(self) -> None:
         if not self.folder.exists():
             return
+        if not self.folder.is_dir():
+            raise CacheError(f"{self.folder} is a file; a cache is a folder. Choose another place.")
         file = self.folder / _MANIFEST
         if not file.exists():
-            if any(path.is_file() and not path.name.startswith(".") for path in self.folder.iterdir()):
+            if any(not path.name.startswith(".") and path.name != VALIDATION for path in self.folder.iterdir()):
                 raise CacheError(f"{self.folder} holds other files and is no cache. Choose another folder.")
             return
         try:
@@ -252,7 +258,7 @@ class FeatureCache:
         """Once the lock is held: nobody else has begun another cache here, and what a killed process left is gone."""
         self._check_manifest()
         with self._writing():
-            for leftover in self.folder.glob(".*.safetensors"):
+            for leftover in self.folder.glob(".*.*"):  # temporary files; the lock has no second dot
                 leftover.unlink()
             write_text(self.folder / _MANIFEST, json.dumps(self.made_for, indent=2) + "\n")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from limbeck.assemble import Data, Parts, assemble, load_data
-from limbeck.cache import FeatureCache, size
+from limbeck.assemble import Data, Parts, assemble, cannot_cache, load_data
+from limbeck.cache import VALIDATION, FeatureCache, size
 from limbeck.errors import CacheError
 from limbeck.families import blocks_of
 from limbeck.features import Wanted
@@ -19,7 +19,6 @@ from limbeck.fingerprint import fingerprint
 from limbeck.inference import predict_logits
 from limbeck.models import parameters
 from limbeck.recipe import Recipe
-from limbeck.tasks.text import TextTask
 from limbeck.teacher import CachedTeacher, LiveTeacher
 
 logger = logging.getLogger("limbeck")
@@ -32,40 +31,56 @@ _WORTH_SECONDS = 10.0
 _SHARE_OF_FREE_DISK = 0.5
 
 
-def cache_teacher(recipe: Recipe, parts: Parts, data: Data, home: Path, device: torch.device, resumed: bool) -> None:
-    """Give the distiller a cached teacher if the recipe asks for one, or leaves it open and it pays.
+def open_cache(recipe: Recipe, parts: Parts, data: Data, home: Path) -> FeatureCache | None:
+    """The cache that the recipe allows, in its own folder or under ``home``; nothing is written yet.
 
-    ``home`` is where the caches of this run go unless the recipe names a folder. A resumed run goes on as it began.
+    Raises where the recipe names a folder that was made for something else.
     """
+    needed = recipe.teacher is not None and parts.distiller.needs.teacher
+    if recipe.teacher is None or not needed or recipe.teacher.cache == "off" or cannot_cache(parts.task, parts.method):
+        return None
+    folder = home if recipe.teacher.cache == "auto" else Path(recipe.teacher.cache)
+    return FeatureCache(folder, data.splits["train"], _fingerprint(recipe, parts, data), recipe.teacher.cache_dtype)
+
+
+def use_cache(
+    cache: FeatureCache, recipe: Recipe, parts: Parts, data: Data, device: torch.device, resumed: bool
+) -> None:
+    """Give the distiller a teacher that reads from ``cache``, unless that is left open and does not pay.
+
+    A resumed run goes on as it began.
+    """
+    assert recipe.teacher is not None
+    if recipe.teacher.cache == "auto" and not (
+        cache.folder.exists() if resumed else _pays(recipe, parts, cache, device)
+    ):
+        return
     wanted = parts.distiller.needs.teacher
-    if recipe.teacher is None or not wanted or recipe.teacher.cache == "off":
-        return
-    automatic = recipe.teacher.cache == "auto"
-    if reason := _impossible(parts, wanted):
-        if automatic:
-            return
-        raise CacheError(f"{reason} Set teacher.cache=off.")
-    made_for = fingerprint(parts.teacher, parts.tokenizer, data.splits["train"], recipe.task.max_length)
-    folder = home / f"{made_for['teacher'][:8]}-{made_for['data'][:8]}" if automatic else Path(recipe.teacher.cache)
-    cache = FeatureCache(folder, data.splits["train"], made_for, recipe.teacher.cache_dtype)
-    if automatic and not (folder.exists() if resumed else _pays(recipe, parts, cache, home, device)):
-        return
     cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, wanted, device)
     parts.distiller.teacher = CachedTeacher(cache)
-    logger.info("The teacher's features are read from %s.", folder)
+    if recipe.teacher.cache != "auto":
+        logger.info("The teacher's features are read from %s.", cache.folder)
 
 
 def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> np.ndarray:
     """What the teacher predicts for the validation data; runs that share a cache compute it once."""
     assert recipe.teacher is not None and parts.teacher is not None
     validation = data.splits["validation"]
-    if parts.method.make_teacher is not None or recipe.teacher.cache in ("auto", "off"):
-        teacher = parts.teacher.to(device)
-        return predict_logits(teacher, validation, data.collate, data.batch_size, "evaluate the teacher")
-    made_for = fingerprint(parts.teacher, parts.tokenizer, validation, recipe.task.max_length)
-    cache = FeatureCache(Path(recipe.teacher.cache) / "validation", validation, made_for)
-    cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, Wanted(logits=True), device)
-    return cache.logits()
+    if parts.method.make_teacher is None and recipe.teacher.cache not in ("auto", "off"):
+        made_for = _fingerprint(recipe, parts, data, "validation")
+        folder = Path(recipe.teacher.cache) / VALIDATION / f"{made_for['teacher'][:8]}-{made_for['data'][:8]}"
+        try:
+            cache = FeatureCache(folder, validation, made_for)
+            cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, Wanted(logits=True), device)
+        except CacheError as error:  # it would have saved time; the results of a long run must not depend on it
+            logger.warning("%s", error)
+        else:
+            return cache.logits()
+    return predict_logits(parts.teacher.to(device), validation, data.collate, data.batch_size, "evaluate the teacher")
+
+
+def _fingerprint(recipe: Recipe, parts: Parts, data: Data, split: str = "train") -> dict[str, str]:
+    return fingerprint(parts.teacher, parts.tokenizer, data.splits[split], recipe.task.max_length)
 
 
 def build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
@@ -76,11 +91,10 @@ def build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
         parts = assemble(recipe)
         if recipe.teacher is None or not parts.distiller.needs.teacher:
             continue
-        if reason := _impossible(parts, parts.distiller.needs.teacher):
+        if reason := cannot_cache(parts.task, parts.method):
             raise CacheError(f"{recipe.method.name}: {reason}")
         data = load_data(recipe, parts)
-        made_for = fingerprint(parts.teacher, parts.tokenizer, data.splits["train"], recipe.task.max_length)
-        found.append((made_for, recipe.teacher.cache_dtype))
+        found.append((_fingerprint(recipe, parts, data), recipe.teacher.cache_dtype))
         if found[0] != found[-1]:
             raise CacheError(
                 f"One cache is for one teacher and one data set, but {recipe.method.name} on {recipe.task.name} has "
@@ -98,18 +112,7 @@ def build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
     return wanted, cache.estimate(parts.teacher, wanted)
 
 
-def _impossible(parts: Parts, wanted: Wanted) -> str:
-    """Why this teacher's features cannot be kept; empty where they can."""
-    if parts.method.make_teacher is not None:
-        return "The teacher of this method learns while it teaches, so what it computed before is out of date."
-    if isinstance(parts.task, TextTask):
-        return "The masks and blocks of plain text change with every epoch, and the teacher's features with them."
-    if wanted.padding:
-        return "This method counts padding (mask_padding=false), and a cache keeps the features of real tokens only."
-    return ""
-
-
-def _pays(recipe: Recipe, parts: Parts, cache: FeatureCache, home: Path, device: torch.device) -> bool:
+def _pays(recipe: Recipe, parts: Parts, cache: FeatureCache, device: torch.device) -> bool:
     """Whether reading the features costs clearly less than running the teacher in each pass over the data."""
     train, kind = recipe.train, "cpu" if device.type == "cpu" else "cuda"
     passes = train.epochs
@@ -119,7 +122,7 @@ def _pays(recipe: Recipe, parts: Parts, cache: FeatureCache, home: Path, device:
     needed = cache.estimate(parts.teacher, parts.distiller.needs.teacher)
     live = 2 * parameters(blocks_of(parts.teacher)) * int(cache.lengths.sum()) / _FLOPS[kind]
     saved = (passes - 1) * live - passes * needed / _BYTES_READ[kind] - needed / _BYTES_WRITTEN
-    existing = next(folder for folder in (home, *home.absolute().parents) if folder.exists())
+    existing = next(folder for folder in cache.folder.absolute().parents if folder.exists())
     if saved < _WORTH_SECONDS or needed > _SHARE_OF_FREE_DISK * shutil.disk_usage(existing).free:
         return False
     logger.info("The teacher runs once and not %.3g times: its features (%s) are kept.", passes, size(needed))

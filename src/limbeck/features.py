@@ -82,7 +82,9 @@ class Features:
     cls: Mapping[int, Tensor] = field(default_factory=dict)  # B D
     last: Mapping[int, Tensor] = field(default_factory=dict)
     mean: Mapping[int, Tensor] = field(default_factory=dict)
-    _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _derived: dict[tuple[Hashable, int], tuple[Features, Any]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __getitem__(self, name: str) -> Tensor:
         """One tensor by its name, as in :meth:`Wanted.names`."""
@@ -100,8 +102,11 @@ class Features:
                 layered[kind][int(layer)] = tensor
         return cls(mask, tensors.get("logits"), **layered)
 
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """A value that several terms derive from these features: made by the first that asks, gone with the step."""
-        if key not in self._derived:
-            self._derived[key] = make()
-        return cast(T, self._derived[key])
+    def once(self, key: Hashable, other: Features, make: Callable[[], T]) -> T:
+        """A value that several terms derive from these and ``other`` features, the teacher's.
+
+        Made by the first term that asks, gone with the step.
+        """
+        if (key, id(other)) not in self._derived:
+            self._derived[key, id(other)] = other, make()  # kept with it, so that its id stays its own
+        return cast(T, self._derived[key, id(other)][1])

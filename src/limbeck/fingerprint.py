@@ -40,7 +40,8 @@ def _of_model(model: Any) -> str:
     return digest.hexdigest()
 
 
-_OF_THE_FILE = {"_name_or_path", "transformers_version"}  # where it lies and who wrote it, not what it computes
+# where it lies and how it was written, not what it computes
+_OF_THE_FILE = {"_name_or_path", "transformers_version", "architectures", "dtype"}
 
 
 def _of_tokenizer(tokenizer: Any) -> str:

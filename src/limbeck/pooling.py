@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from limbeck import similarity
 from limbeck.errors import RecipeError
 
 Pool = Literal["cls", "last", "mean", "tokens", "flat"]
@@ -44,13 +45,40 @@ def left_aligned(hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
     Position j then means the j-th token of a sample, whichever side the batch was padded on.
     """
+    hidden, mask = moved_left(hidden, mask)
+    return without_padding(hidden, mask), mask
+
+
+def moved_left(hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """As :func:`left_aligned`, but what padding holds comes along."""
     first = mask.byte().argmax(1, keepdim=True)
     source = (first + torch.arange(mask.shape[1], device=mask.device)) % mask.shape[1]
-    aligned = mask.gather(1, source)
-    return without_padding(hidden.take_along_dim(source[..., None], 1), aligned), aligned
+    return _Moved.apply(hidden, first), mask.gather(1, source)
+
+
+def starts_left(mask: Tensor) -> bool:
+    """Whether every sample starts with a real token, so that there is nothing to move. Waits for the mask's device."""
+    return bool(mask[:, 0].all())
+
+
+class _Moved(torch.autograd.Function):
+    """Each sample's tokens moved to the left by a number (B, 1) of places, around the end."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        batch, length = hidden.shape[:2]
+        places = (places + torch.arange(length, device=places.device)) % length
+        rows = places + length * torch.arange(batch, device=places.device)[:, None]
+        # whole rows are copied, and back: a gather would look up every number, and add it up in the backward pass
+        return hidden.flatten(0, 1).index_select(0, rows.flatten()).view_as(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        return _Moved.apply(grads[0], -places), None
 
 
 def without_padding(hidden: Tensor, mask: Tensor) -> Tensor:
     """Zeros where there is no real token."""
-    # where, not a product: padding may hold inf or NaN
-    return torch.where(mask[..., None], hidden, 0)
+    return similarity.kept(hidden, mask[..., None])

@@ -23,7 +23,8 @@ from transformers import TrainingArguments, set_seed
 
 from limbeck import __version__
 from limbeck.assemble import Data, Parts, assemble, check_stages, load_data
-from limbeck.caching import cache_teacher, teacher_logits
+from limbeck.cache import FeatureCache
+from limbeck.caching import open_cache, teacher_logits, use_cache
 from limbeck.errors import RecipeError, RunError
 from limbeck.files import replacing_folder, write_text
 from limbeck.inference import dev_loss, predict_logits
@@ -95,20 +96,20 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunD
         last = number == len(stages)
         folder = run if last else RunDirectory(run.path / f"stage-{number}")
         if not folder.finished:
-            _run_stage(stage.model_copy(update={"student": student}), folder, recipe if last else stage, run.features)
+            _run_stage(stage.model_copy(update={"student": student}), folder, recipe if last else stage)
         student = StudentBlock(model=str(folder.path))
-    shutil.rmtree(run.features, ignore_errors=True)
     return run
 
 
-def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, features: Path) -> None:
-    """Train one stage into ``run``, whose recipe.yaml is ``written``; the stages share the teacher's ``features``."""
+def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe) -> None:
+    """Train one stage into ``run``, whose recipe.yaml is ``written``."""
     parts = assemble(recipe)
     data = load_data(recipe, parts)
+    cache = open_cache(recipe, parts, data, run.features)
     logger.info("%s", parts.distiller.objective)
     _open(run, written)
     started = time.monotonic()
-    steps, dev = _train(recipe, parts, data, run, features)
+    steps, dev = _train(recipe, parts, data, cache, run)
     seconds = time.monotonic() - started
     with replacing_folder(run.student) as folder:
         parts.student.save_pretrained(folder)
@@ -116,6 +117,7 @@ def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, features: Pat
     dev = _evaluate(parts, data) if dev is None else dev
     _write_results(recipe, parts, data, dev, run, {"train_seconds": round(seconds, 2), "steps": steps})
     _drop_checkpoints(recipe, run)
+    shutil.rmtree(run.features, ignore_errors=True)
 
 
 def _check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
@@ -132,7 +134,8 @@ def _check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
         )
     ours = yaml.safe_load(recipe.to_yaml())
     theirs = yaml.safe_load((run.path / "recipe.yaml").read_text())
-    different = sorted(_differences(ours, theirs))
+    # where the teacher's features are kept changes no result, and must change where a disk is full
+    different = sorted(found for found in _differences(ours, theirs) if "teacher.cache" not in found.split()[0])
     if different:
         raise RunError(
             f"{run.path} holds a run of another recipe; it differs in: {', '.join(different)}. "
@@ -141,6 +144,8 @@ def _check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
 
 
 def _differences(ours: Any, theirs: Any, where: str = "") -> set[str]:
+    if isinstance(ours, list) and isinstance(theirs, list):
+        ours, theirs = (dict(enumerate(values, start=1)) for values in (ours, theirs))
     if isinstance(ours, dict) and isinstance(theirs, dict):
         keys = ours.keys() | theirs.keys()
         parts = [_differences(ours.get(key), theirs.get(key), f"{where}.{key}".lstrip(".")) for key in keys]
@@ -157,7 +162,7 @@ def _open(run: RunDirectory, recipe: Recipe) -> None:
     write_text(run.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
 
 
-def _train(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory, features: Path) -> tuple[int, Any]:
+def _train(recipe: Recipe, parts: Parts, data: Data, cache: FeatureCache | None, run: RunDirectory) -> tuple[int, Any]:
     """How many steps were made, and what an evaluation after the last of them found (None if there was none)."""
     evaluated: dict[int, Any] = {}
 
@@ -188,7 +193,8 @@ def _train(recipe: Recipe, parts: Parts, data: Data, run: RunDirectory, features
         parts.distiller, arguments, data.splits["train"], data.collate, score, run.path / "history.jsonl"
     )
     checkpoint = last_checkpoint(checkpoints)
-    cache_teacher(recipe, parts, data, features, arguments.device, resumed=checkpoint is not None)
+    if cache is not None:
+        use_cache(cache, recipe, parts, data, arguments.device, resumed=checkpoint is not None)
     if checkpoint is not None:
         logger.info("Resuming from %s.", checkpoint)
     else:

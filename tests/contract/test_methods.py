@@ -217,6 +217,14 @@ def test_needs_name_layers_that_exist(name, options):
         assert all(0 <= layer <= DEPTH for layer in wanted.layers())
 
 
+@pytest.mark.parametrize("name", [name for name in METHODS if "mask_padding" in options_of(METHODS[name]).model_fields])
+def test_a_method_that_counts_padding_says_that_it_needs_the_teachers(name):
+    shape = Shape("bert", DEPTH, WIDTH, 4)
+    pair = Pair(shape, shape, "classification", 3)
+    assert METHODS[name](pair, mask_padding=False).needs().teacher.padding
+    assert not METHODS[name](pair).needs().teacher.padding
+
+
 @every_method
 def test_options_are_keyword_only_typed_and_documented(name):
     method = METHODS[name]

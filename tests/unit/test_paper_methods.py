@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from limbeck import METHODS, Features, Pair
+from limbeck import METHODS, Features, Pair, Wanted
 from limbeck.errors import ModelError, RecipeError
 from limbeck.methods.fsd import to_centroids
 from limbeck.pair import Shape
@@ -111,7 +111,10 @@ def test_cka_and_shape(pool, left):
 def test_alignment_weights_and_default_layers():
     objective = METHODS["cka"](make_pair(depths=(12, 24)), alpha=0.6, gamma=0)
     assert str(objective) == "L = 0.6·sim + 0.4·kd"
-    assert objective.needs().student.layers("hidden") == {6} and objective.needs().teacher.layers("hidden") == {12}
+    assert objective.needs().student == Wanted(logits=True, hidden=[6])
+    assert objective.needs().teacher == Wanted(logits=True, mean=[12])  # pooled where it is captured
+    tokens = METHODS["cka"](make_pair(depths=(12, 24)), pool="tokens").needs()
+    assert tokens.teacher == Wanted(logits=True, hidden=[12])
     assert str(METHODS["shape"](make_pair(), alpha=1, gamma=0)) == "L = 1·sim"
     assert str(METHODS["shape"](make_pair(), alpha=0, gamma=0)) == "L = 1·kd"
 

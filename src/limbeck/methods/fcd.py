@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -15,50 +15,62 @@ from limbeck.methods.ft import TaskLoss
 from limbeck.methods.paired import PairedLayers
 from limbeck.objective import Objective
 from limbeck.pair import Pair
-from limbeck.pooling import left_aligned
+from limbeck.pooling import moved_left, starts_left
 from limbeck.schema import Positive, Weight
 
 
 class Relations(PairedLayers):
-    """The loss between relation matrices of each layer pair, summed or averaged over the pairs."""
+    """The loss between relation matrices of each layer pair, summed or averaged over the pairs.
+
+    ``levels``: all that the objective compares, of which this term is one. They are computed together, by the first
+    term that runs.
+    """
+
+    level: str
 
     def __init__(
         self,
-        compare: Callable[..., Tensor],
         pair: Pair,
         layers: Layers,
         reduction: Literal["mean", "sum"],
         mask_padding: bool,
+        levels: tuple[str, ...],
         **settings: Any,
     ) -> None:
         super().__init__(pair, layers, mask_padding)
-        self.compare, self.reduction, self.settings = compare, reduction, settings
+        self.reduction, self.levels, self.settings = reduction, levels, settings
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        mask = self.counted(student)
-        values = torch.stack([self._compare(student.hidden[s], teacher.hidden[t], mask) for s, t in self.pairs])
+        key = ("relations", self.mask_padding, self.levels, *self.pairs, *self.settings.items())
+        values = student.once(key, teacher, lambda: self._values(student, teacher))[self.level]
         return values.mean() if self.reduction == "mean" else values.sum()
 
-    def _compare(self, s: Tensor, t: Tensor, mask: Tensor) -> Tensor:
-        # position j must be the j-th token of every sample, whichever side was padded
-        (s, aligned), (t, _) = left_aligned(s, mask), left_aligned(t, mask)
-        return self.compare(s, t, aligned, **self.settings)
+    def _values(self, student: Features, teacher: Features) -> dict[str, Tensor]:
+        """The losses of all layer pairs, for each level."""
+        mask = self.counted(student)
+        ready = starts_left(mask)
+        found: dict[str, list[Tensor]] = {level: [] for level in self.levels}
+        for layer_s, layer_t in self.pairs:
+            s, t, aligned = student.hidden[layer_s], teacher.hidden[layer_t], mask
+            if not ready:  # position j must be the j-th token of every sample, whichever side was padded
+                (s, aligned), (t, _) = moved_left(s, mask), moved_left(t, mask)
+            losses = similarity.relation_losses(s, t, aligned, levels=self.levels, **self.settings)
+            for level, value in zip(self.levels, losses, strict=True):
+                found[level].append(value)
+        return {level: torch.stack(values) for level, values in found.items()}
 
 
 class TokenRelations(Relations):
     """L_t (eq. 8): in each sample, how its tokens relate to each other."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(similarity.token_relation_loss, *args, **settings)
+    level = "tokens"
 
 
 class SampleRelations(Relations):
     """L_s (eq. 9): at each token position, how the samples of the batch relate to each other."""
 
+    level = "samples"
     relational = True
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(similarity.sample_relation_loss, *args, **settings)
 
 
 def fcd(
@@ -93,9 +105,10 @@ def fcd(
         include_diagonal: a token's relation with itself counts, as in the paper, although it dominates
         mask_padding: false lets padding count, as the paper's listing does
     """
+    levels = tuple(level for level, weight in (("tokens", alpha), ("samples", beta)) if weight != 0)
     settings = {"norm": norm, "loss": relation_loss, "tau": tau, "include_diagonal": include_diagonal}
     return Objective(
         task=(1.0, TaskLoss(pair.problem)),
-        tokens=(alpha, TokenRelations(pair, layers, reduction, mask_padding, **settings)),
-        samples=(beta, SampleRelations(pair, layers, reduction, mask_padding, **settings)),
+        tokens=(alpha, TokenRelations(pair, layers, reduction, mask_padding, levels, **settings)),
+        samples=(beta, SampleRelations(pair, layers, reduction, mask_padding, levels, **settings)),
     )

@@ -19,7 +19,7 @@ from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
-from limbeck.pooling import left_aligned
+from limbeck.pooling import left_aligned, starts_left, without_padding
 from limbeck.progress import progress
 from limbeck.schema import Count, Positive, Share, Weight
 
@@ -44,12 +44,21 @@ class Structure(Term):
         )
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        s, mask = self.tokens(student.hidden[self.student_layer], student.mask)
-        t, _ = self.tokens(teacher.hidden[self.teacher_layer], student.mask)
+        key = ("structures", self.mask_padding)
+        s, t, mask = student.once(key, teacher, lambda: self._both(student, teacher))
         return self.difference(s, t, mask)
 
-    def tokens(self, hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        return left_aligned(hidden.float(), mask if self.mask_padding else torch.ones_like(mask))
+    def _both(self, student: Features, teacher: Features) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = student.hidden[self.student_layer], teacher.hidden[self.teacher_layer]
+        (s, t), mask = self.tokens(student.mask, *hidden)
+        return s, t, mask
+
+    def tokens(self, mask: Tensor, *hidden: Tensor) -> tuple[list[Tensor], Tensor]:
+        mask = mask if self.mask_padding else torch.ones_like(mask)
+        if starts_left(mask):
+            return [without_padding(h.float(), mask) for h in hidden], mask
+        moved = [left_aligned(h.float(), mask) for h in hidden]
+        return [tokens for tokens, _ in moved], moved[0][1]
 
     def difference(self, s: Tensor, t: Tensor, mask: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} defines no difference(s, t, mask).")
@@ -85,6 +94,9 @@ class Global(Structure):
 
     relational = False
     teacher_memory: Tensor
+    teacher_turned: (
+        Tensor  # the teacher's centroids, C x C: a rotation, which CKA does not notice, leaves zeros behind C
+    )
 
     def __init__(
         self, pair: Pair, estimator: Estimator, mask_padding: bool, gamma_m: float, memory: int, passes: int
@@ -94,6 +106,7 @@ class Global(Structure):
         self.student_width = pair.student.width
         # shapes are known once the data have been seen, or a checkpoint is loaded
         self.register_buffer("teacher_memory", torch.empty(0))
+        self.register_buffer("teacher_turned", torch.empty(0), persistent=False)
         self.student_memory = nn.Parameter(torch.empty(0))
 
     def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
@@ -109,7 +122,7 @@ class Global(Structure):
                 for batch in batches:
                     steps.advance()
                     found = teacher(batch, self.needs().teacher)
-                    tokens, _ = self.tokens(found.hidden[self.teacher_layer], found.mask)
+                    (tokens,), _ = self.tokens(found.mask, found.hidden[self.teacher_layer])
                     missing = longest - min(longest, tokens.shape[1])
                     yield nn.functional.pad(tokens[:, :longest], (0, 0, 0, missing)).flatten(1)
 
@@ -119,9 +132,14 @@ class Global(Structure):
                 _save(folder, centroids, done)
         assert centroids is not None
         self.teacher_memory = centroids.view(self.size, longest, -1).float()
+        self._turn()
         # of the teacher's spread, so that distances start on the same scale
         shape = (self.size, longest, self.student_width)
         self.student_memory.data = torch.randn(shape).to(centroids.device) * self.teacher_memory.std()
+
+    def _turn(self) -> None:
+        rows = self.teacher_memory.flatten(1).double()
+        self.teacher_turned = torch.linalg.qr((rows - rows.mean(0)).T, mode="r").R.T.float()
 
     def _length(self, batch: Mapping[str, Tensor]) -> Tensor:
         mask = batch["attention_mask"]
@@ -132,7 +150,7 @@ class Global(Structure):
             raise ModelError("FSD's memory is empty: call objective.prepare(teacher, batches) before training.")
         distance_s, cosine_s = to_centroids(s, self.student_memory)
         distance_t, cosine_t = to_centroids(t, self.teacher_memory)
-        f_mm = self.minus_log_cka(self.student_memory.flatten(1), self.teacher_memory.flatten(1))
+        f_mm = self.minus_log_cka(self.student_memory.flatten(1), self.teacher_turned)
         f_mh_e = (distance_t - distance_s).square().mean()
         f_mh_c = (cosine_t - cosine_s).square().mean()
         return self.gamma_m * f_mh_e + (1 - self.gamma_m) * f_mh_c + f_mm
@@ -142,13 +160,15 @@ class Global(Structure):
             if (saved := state_dict.get(prefix + name)) is not None:
                 getattr(self, name).data = torch.empty_like(saved)
         super()._load_from_state_dict(state_dict, prefix, *args)
+        if self.teacher_memory.numel():
+            self._turn()
 
 
 def to_centroids(tokens: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """Euclidean distance and cosine (B, C) between samples (B, l, D) and centroids (C, L, D); missing tokens are 0."""
     width = min(tokens.shape[1], memory.shape[1])
     products = tokens[:, :width].flatten(1) @ memory[:, :width].flatten(1).T
-    squares = tokens.flatten(1).square().sum(-1, keepdim=True), memory.flatten(1).square().sum(-1)
+    squares = similarity.squares(tokens.flatten(1))[:, None], similarity.squares(memory.flatten(1))
     # rounding can leave a tiny negative; the clamp also keeps the root's gradient finite at a centroid
     smallest = torch.finfo(products.dtype).eps
     distance = (squares[0] + squares[1] - 2 * products).clamp(min=smallest).sqrt()

@@ -31,13 +31,14 @@ class AttentionKL(PairedLayers):
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         values = []
         for layer_s, layer_t in self.pairs:
-            s, t = self._scores(student, layer_s), self._scores(teacher, layer_t)
-            values.append(similarity.attention_kl(s, t, student.mask, causal=self.causal))
+            (a_s, b_s), (a_t, b_t) = self._projections(student, layer_s), self._projections(teacher, layer_t)
+            values.append(
+                similarity.attention_loss(a_s, b_s, a_t, b_t, self.heads, student.mask, loss="kl", causal=self.causal)
+            )
         return torch.stack(values).mean()
 
-    def _scores(self, side: Features, layer: int) -> Tensor:
-        a, b = (getattr(side, kind)[layer] for kind in self.kinds)
-        return similarity.attention_scores(a, b, self.heads, side.mask)
+    def _projections(self, side: Features, layer: int) -> list[Tensor]:
+        return [getattr(side, kind)[layer] for kind in self.kinds]
 
 
 def minilm(

@@ -42,14 +42,18 @@ class AttentionScores(PairedLayers):
         self.heads, self.causal = pair.student.heads, pair.student.causal
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        values = []
-        for layer_s, layer_t in self.pairs:
-            s, t = self._scores(student, layer_s), self._scores(teacher, layer_t)
-            values.append(similarity.attention_mse(s, t, student.mask, causal=self.causal))
-        return torch.stack(values).sum()
-
-    def _scores(self, side: Features, layer: int) -> Tensor:
-        return similarity.attention_scores(side.queries[layer], side.keys[layer], self.heads, side.mask)
+        return torch.stack(
+            [
+                similarity.attention_loss(
+                    *(student.queries[s], student.keys[s], teacher.queries[t], teacher.keys[t]),
+                    heads=self.heads,
+                    mask=student.mask,
+                    loss="mse",
+                    causal=self.causal,
+                )
+                for s, t in self.pairs
+            ]
+        ).sum()
 
 
 class SoftTargets(Term):

@@ -4,8 +4,8 @@ Student first, teacher second; padding never leaks; statistics in float32 or flo
 a statistic does not exist the result is a finite 0 with zero gradient.
 """
 
-from ._moments import gradients_to_teacher, teacher_side
-from .attention import attention_kl, attention_mse, attention_scores, split_heads
+from ._moments import apart, gradients_to_teacher, kept, squares, teacher_side
+from .attention import attention_kl, attention_loss, attention_mse, attention_scores, split_heads
 from .cka import MinibatchCKA, cka
 from .distances import rkd_angle, rkd_distance
 from .grams import cckd_distance, spkd_distance, unit
@@ -27,12 +27,15 @@ from .shape import shape_distance
 __all__ = [
     "KMeans",
     "MinibatchCKA",
+    "apart",
     "attention_kl",
+    "attention_loss",
     "attention_mse",
     "attention_scores",
     "cckd_distance",
     "cka",
     "gradients_to_teacher",
+    "kept",
     "kmeans",
     "nearest_same_class",
     "pearson",
@@ -47,6 +50,7 @@ __all__ = [
     "shape_distance",
     "spkd_distance",
     "split_heads",
+    "squares",
     "teacher_side",
     "token_relation_loss",
     "token_relations",

@@ -101,8 +101,72 @@ def count_rows(x: Tensor, mask: Tensor | None) -> Tensor:
     return mask.sum(-1).to(x.dtype)
 
 
-def centre(x: Tensor, mask: Tensor | None) -> Tensor:
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as wide as a floating-point number
+
+
+class _Kept(torch.autograd.Function):
+    """The bits of x and a mask of ones or zeros: ``torch.where`` gives the same, but takes longer on a CPU."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, real: Tensor) -> Tensor:
+        ctx.save_for_backward(real)
+        bits = _BITS[x.element_size()]
+        out = torch.empty(x.shape, dtype=bits, device=x.device)  # in one piece, also where x is not
+        return torch.bitwise_and(x.view(bits), -real.to(bits), out=out).view(x.dtype)  # -1 is all ones
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (real,) = ctx.saved_tensors
+        return _Kept.apply(grads[0], real), None
+
+
+def kept(x: Tensor, real: Tensor) -> Tensor:
+    """``x`` where ``real`` (bool, broadcast to ``x``); elsewhere exactly 0, as is the gradient, whatever ``x`` held."""
+    return _Kept.apply(x, real)
+
+
+class _Apart(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, real: Tensor) -> Tensor:
+        ctx.save_for_backward(real)
+        apart = a - b
+        bits = _BITS[apart.element_size()]
+        apart.view(bits).bitwise_and_(-real.to(bits))
+        return apart
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        (real,) = ctx.saved_tensors
+        grad = _Kept.apply(grads[0], real)
+        return grad, -grad if ctx.needs_input_grad[1] else None, None
+
+
+def apart(a: Tensor, b: Tensor, real: Tensor) -> Tensor:
+    """``kept(a - b, real)`` of two tensors of one shape and dtype, in the memory of one."""
+    return _Apart.apply(a, b, real)
+
+
+class _Squares(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return torch.linalg.vector_norm(x, dim=-1).square()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return x * (2 * grads[0])[..., None]
+
+
+def squares(x: Tensor) -> Tensor:
+    """``x.square().sum(-1)`` without a tensor of squares, on the way there and back."""
+    return _Squares.apply(x)
+
+
+def centre(x: Tensor, mask: Tensor | None, through_mean: bool = True) -> Tensor:
     """Subtract the mean of the real rows from (..., n, d); masked rows become 0 whatever they held.
+
+    ``through_mean=False`` leaves the mean out of the gradient: right where all that follows does not depend on it.
 
     A real row is subtracted first: centring does not notice, a large common offset goes before it can cost
     digits, and a constant becomes exactly 0 instead of rounding noise that a later normalisation would blow
@@ -112,14 +176,15 @@ def centre(x: Tensor, mask: Tensor | None) -> Tensor:
         return x
     if mask is None:
         shifted = x - x[..., :1, :].detach()
-        return shifted - shifted.mean(-2, keepdim=True)
+        mean = shifted.mean(-2, keepdim=True) if through_mean else shifted.detach().mean(-2, keepdim=True)
+        return shifted.sub_(mean)
     mask = mask.expand(torch.broadcast_shapes(mask.shape, x.shape[:-1]))
     first = mask.byte().argmax(-1)[..., None, None]
     reference = x.detach().expand(*mask.shape, x.shape[-1]).take_along_dim(first, -2)
     real = mask[..., None]
-    shifted = torch.where(real, x - reference, 0)
-    mean = shifted.sum(-2, keepdim=True) / real.sum(-2, keepdim=True).clamp(min=1)
-    return torch.where(real, shifted - mean, 0)
+    shifted = kept(x - reference, real)
+    total = (shifted if through_mean else shifted.detach()).sum(-2, keepdim=True)
+    return kept(shifted - total / real.sum(-2, keepdim=True).clamp(min=1), real)
 
 
 class _Gram(torch.autograd.Function):

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import kl_div
 
-from ._moments import check_mask, outside_autocast, result_dtype, teacher_side
+from ._moments import (
+    apart,
+    check_choice,
+    check_mask,
+    differentiable_again,
+    kept,
+    outside_autocast,
+    result_dtype,
+    squares,
+    teacher_side,
+)
+
+LOSSES = ("mse", "kl")
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -29,10 +43,8 @@ def attention_scores(q: Tensor, k: Tensor, heads: int, mask: Tensor | None = Non
     """
     check_mask(mask, q.shape[1])
     dtype = result_dtype(q, k)
-    q, k = (x.to(dtype) if mask is None else torch.where(mask[..., None], x, 0).to(dtype) for x in (q, k))
-    q, k = split_heads(q, heads), split_heads(k, heads)
-    # the queries are scaled, not the scores, of which there are more
-    return (q / math.sqrt(q.shape[-1])) @ k.mT
+    q, k = (_heads(x.to(dtype), heads, mask) for x in (q, k))
+    return (q / math.sqrt(q.shape[-1])) @ k.mT  # the queries are scaled, not the scores, of which there are more
 
 
 @outside_autocast
@@ -46,11 +58,7 @@ def attention_kl(s: Tensor, t: Tensor, mask: Tensor | None = None, *, causal: bo
         mask: (B, L) bool, True for real tokens: padded keys are out of the softmax, padded queries out of the mean.
         causal: a query sees only the keys at or before it.
     """
-    entries = _entries(s, t, mask, causal)
-    log_s, log_t = _log_softmax(s, entries), _log_softmax(teacher_side(t), entries)
-    divergence = kl_div(log_s, log_t, reduction="none", log_target=True).sum((1, 2, 3))  # B
-    queries = entries.any(-1).sum((1, 2)).clamp(min=1)
-    return (divergence / (s.shape[1] * queries)).sum() / max(len(s), 1)
+    return _kl(s, teacher_side(t), _entries(s, t, mask, causal))
 
 
 @outside_autocast
@@ -59,10 +67,146 @@ def attention_mse(s: Tensor, t: Tensor, mask: Tensor | None = None, *, causal: b
 
     Arguments as for :func:`attention_kl`.
     """
-    entries = _entries(s, t, mask, causal)
+    return _mse(s, teacher_side(t), _entries(s, t, mask, causal))
+
+
+@outside_autocast
+def attention_loss(
+    q_s: Tensor,
+    k_s: Tensor,
+    q_t: Tensor,
+    k_t: Tensor,
+    heads: int,
+    mask: Tensor | None = None,
+    *,
+    loss: str,
+    causal: bool = False,
+) -> Tensor:
+    """:func:`attention_mse` or :func:`attention_kl` of the :func:`attention_scores` of both sides, which are not kept.
+
+    There are ``heads`` L x L scores for L D numbers. The gradients with respect to queries and keys are found next to
+    the value, so that the backward pass needs no scores.
+
+    Args:
+        q_s, k_s, q_t, k_t: (B, L, D), queries and keys of student and teacher. The teacher gets no gradient.
+        loss: ``mse`` or ``kl``. Other arguments as for the functions above.
+    """
+    check_choice("loss", loss, LOSSES)
+    inputs = (q_s, k_s, teacher_side(q_t), teacher_side(k_t))
+    if q_s.shape[:2] != q_t.shape[:2]:
+        raise ValueError(f"Student and teacher must be (B, L, D) alike; got {tuple(q_s.shape)}, {tuple(q_t.shape)}.")
+    check_mask(mask, q_s.shape[1])
+    return _AttentionLoss.apply(*inputs, heads, mask, loss, causal)
+
+
+class _AttentionLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q_s: Tensor,
+        k_s: Tensor,
+        q_t: Tensor,
+        k_t: Tensor,
+        heads: int,
+        mask: Tensor | None,
+        loss: str,
+        causal: bool,
+    ) -> Tensor:
+        inputs = q_s, k_s, q_t, k_t
+        dtype = result_dtype(*inputs)
+        sides = [[_heads(x.to(dtype), heads, mask).flatten(0, 1) for x in pair] for pair in ((q_s, k_s), (q_t, k_t))]
+        s, t = (_products(q, k).unflatten(0, (len(q_s), heads)) for q, k in sides)
+        needed = [any(ctx.needs_input_grad[:2]), any(ctx.needs_input_grad[2:4])]
+        value, *slopes = (_mse_by_hand if loss == "mse" else _kl_by_hand)(s, t, _entries(s, t, mask, causal), *needed)
+        gradients: list[Tensor | None] = []
+        for (q, k), slope, like in zip(sides, slopes, (q_s, q_t), strict=True):
+            if slope is None:
+                gradients += [None, None]
+                continue
+            slope = slope.flatten(0, 1)
+            for x in (_products(slope, k.mT, q.shape[-1]), _products(slope.mT, q.mT, q.shape[-1])):
+                gradients.append(x.unflatten(0, (-1, heads)).transpose(1, 2).flatten(2).to(like.dtype))
+        ctx.save_for_backward(*inputs, mask, *gradients)
+        ctx.settings = heads, loss, causal
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, mask = ctx.saved_tensors[:5]
+        pairs = zip(ctx.saved_tensors[5:], ctx.needs_input_grad, strict=False)
+        gradients = [g if needed else None for g, needed in pairs]
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            plain = functools.partial(_plain_loss, mask, *ctx.settings)
+            return *differentiable_again(plain, inputs, gradients, grads[0]), None, None, None, None
+        return *(None if g is None else grads[0] * g for g in gradients), None, None, None, None
+
+
+def _products(a: Tensor, b: Tensor, width: int | None = None) -> Tensor:
+    """a b' / sqrt(width), the width of a head."""
+    out = a.new_empty(len(a), a.shape[1], b.shape[1])
+    return torch.baddbmm(out, a, b.mT, beta=0, alpha=(width or a.shape[-1]) ** -0.5, out=out)
+
+
+def _plain_loss(
+    mask: Tensor | None, heads: int, loss: str, causal: bool, q_s: Tensor, k_s: Tensor, q_t: Tensor, k_t: Tensor
+) -> Tensor:
+    """The loss in operations that can be differentiated again."""
+    s, t = attention_scores(q_s, k_s, heads, mask), attention_scores(q_t, k_t, heads, mask)
+    return (_mse if loss == "mse" else _kl)(s, t, _entries(s, t, mask, causal))
+
+
+def _mse(s: Tensor, t: Tensor, entries: Tensor) -> Tensor:
     dtype = result_dtype(s, t)
-    difference = torch.where(entries, s.to(dtype) - teacher_side(t).to(dtype), 0)
-    return difference.square().sum() / (s.shape[1] * entries.sum()).clamp(min=1)
+    difference = apart(s.to(dtype), t.to(dtype), entries)
+    return squares(difference.flatten(2)).sum() / _count(s, entries)
+
+
+def _mse_by_hand(
+    s: Tensor, t: Tensor, entries: Tensor, to_s: bool, to_t: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The value and its gradients with respect to s and t, in the memory of both."""
+    difference = s.sub_(t).mul_(entries)
+    value = squares(difference.flatten(2)).sum() / _count(s, entries)
+    slope = difference.mul_(2 / _count(s, entries))
+    return value, slope if to_s else None, torch.neg(slope, out=t) if to_t else None
+
+
+def _count(s: Tensor, entries: Tensor) -> Tensor:
+    return (s.shape[1] * entries.sum()).clamp(min=1)
+
+
+def _kl(s: Tensor, t: Tensor, entries: Tensor) -> Tensor:
+    log_s, log_t = _log_softmax(s, entries), _log_softmax(t, entries)
+    divergence = kl_div(log_s, log_t, reduction="none", log_target=True).sum((1, 2, 3))  # B
+    return (divergence * _weights(s, entries)).sum()
+
+
+def _kl_by_hand(
+    s: Tensor, t: Tensor, entries: Tensor, to_s: bool, to_t: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """As :func:`_mse_by_hand`: with p, q the softmax of t and s, q - p for s and p (log p/q - KL) for t."""
+    fill = s.new_zeros(entries.shape).masked_fill_(~entries, torch.finfo(s.dtype).min)
+    log_s, log_t = s.add_(fill).log_softmax(-1), t.add_(fill).log_softmax(-1)
+    p = torch.exp(log_t, out=t)
+    ratio = log_t.sub_(log_s)
+    terms = torch.mul(p, ratio, out=s)
+    weights = _weights(s, entries)
+    value = (terms.sum((1, 2, 3)) * weights).sum()
+    weights = weights[:, None, None, None]
+    of_t = torch.addcmul(terms, p, terms.sum(-1, keepdim=True), value=-1).mul_(weights) if to_t else None
+    return value, log_s.exp_().sub_(p).mul_(weights) if to_s else None, of_t
+
+
+def _weights(s: Tensor, entries: Tensor) -> Tensor:
+    """Of each sample's sum (B): the mean over heads and real queries, then over samples."""
+    queries = entries.any(-1).sum((1, 2)).clamp(min=1)
+    return 1 / (s.shape[1] * queries * max(len(s), 1))
+
+
+def _heads(x: Tensor, heads: int, mask: Tensor | None) -> Tensor:
+    """The heads of real tokens, 0 for padding, each in one piece of memory: products would copy them otherwise."""
+    x = split_heads(x, heads)
+    return x.contiguous() if mask is None else kept(x, mask[:, None, :, None])
 
 
 def _entries(s: Tensor, t: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

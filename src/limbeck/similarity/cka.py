@@ -121,8 +121,7 @@ def _terms(x: Tensor, y: Tensor, mask: Tensor | None, estimator: str, kernel: st
     dtype = working_dtype(x, y, small=few or max(x.numel(), y.numel()) <= _SMALL)
     tolerance = 64 * torch.finfo(dtype).eps if in_features else rounding(x, y) ** 2
 
-    x, unit_x = _unit_scale(centre(x.to(dtype), mask))
-    y, unit_y = _unit_scale(centre(y.to(dtype), mask))
+    (x, unit_x), (y, unit_y) = (_unit_scale(centre(side.to(dtype), mask, in_features)) for side in (x, y))
     rows = count_rows(x, mask)
     if in_features:
         compare = _feature_products(x, y, rows, estimator)
@@ -145,7 +144,8 @@ def _unit_scale(x: Tensor) -> tuple[Tensor, Tensor]:
     """Divide by the largest magnitude. CKA does not depend on it, so neither does its gradient."""
     if x.numel() == 0:
         return x, x.new_ones(x.shape[:-2])
-    unit = x.detach().abs().amax((-2, -1))
+    plain = x.detach()
+    unit = torch.maximum(plain.amax((-2, -1)), -plain.amin((-2, -1)))
     unit = torch.where(unit == 0, 1, unit)
     return x / unit[..., None, None], unit
 

@@ -108,6 +108,15 @@ def test_both_losses_at_once_are_the_two(norm, loss):
     torch.testing.assert_close(torch.autograd.grad(sum(both), s), torch.autograd.grad(sum(apart), s))
 
 
+def test_levels_are_chosen_and_ordered():
+    s, t = randn(3, 4, 5), randn(3, 4, 6, seed=1)
+    tokens, samples = relation_losses(s, t, None)
+    assert relation_losses(s, t, None, levels=["samples"]) == (samples,)
+    assert relation_losses(s, t, None, levels=["samples", "tokens"]) == (samples, tokens)
+    with pytest.raises(ValueError, match="Unknown level 'words'"):
+        relation_losses(s, t, None, levels=["words"])
+
+
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("diagonal", [True, False])

@@ -39,6 +39,10 @@ def relations(compare, **settings):
     return lambda s, t: compare(s, t, TOKENS, **settings)
 
 
+def projections(**settings):
+    return lambda s, t: similarity.attention_loss(s, s.sin(), t, t.sin(), 1, TOKENS, **settings)
+
+
 def shape(**settings):
     return lambda x, y: similarity.shape_distance(x, y, **settings)
 
@@ -71,6 +75,8 @@ LOSSES = {
     "sample relations": (tokens(), relations(similarity.sample_relation_loss)),
     "sample relations softmax": (tokens(), relations(similarity.sample_relation_loss, norm="softmax")),
     "attention kl": (scores(), lambda s, t: similarity.attention_kl(s, t, TOKENS[:2], causal=True)),
+    "attention kl of projections": (tokens(), projections(loss="kl", causal=True)),
+    "attention mse of projections": (tokens(), projections(loss="mse")),
     "attention mse": (scores(), lambda s, t: similarity.attention_mse(s, t, TOKENS[:2])),
 }
 ALL = SYMMETRIC | LOSSES
