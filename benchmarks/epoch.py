@@ -1,7 +1,8 @@
 """One epoch of real RTE and CoLA: padded to 128 with a live teacher, padded dynamically, and read from a cache.
 
-    python benchmarks/epoch.py            # whole epochs: about 40 minutes on 2 cores
-    python benchmarks/epoch.py --quick    # a few batches of each epoch
+    python benchmarks/epoch.py            # every fourth batch of each epoch: about 12 minutes on 2 cores
+    python benchmarks/epoch.py --every 1  # whole epochs
+    python benchmarks/epoch.py --quick    # six batches of each epoch
     python benchmarks/epoch.py --check    # exit with status 1 if a target is missed
 
 The teacher is the 12-layer encoder of --model, the student its first 6 layers. The sides take turns of a few steps
@@ -68,7 +69,7 @@ class Side:
         self.trainer.create_optimizer()
         loader = self.trainer.get_train_dataloader()
         self.steps, self.seconds, self.losses = len(loader), 0.0, []  # type: ignore[var-annotated]
-        every = max(1, self.steps // 6) if options.quick else 1
+        every = max(1, self.steps // 6) if options.quick else options.every
         self.batches: Iterator[Any] = islice(loader, 0, None, every)
         self.counted = len(range(0, self.steps, every))
 
@@ -118,6 +119,7 @@ def main() -> None:
     command = parser(__doc__.splitlines()[0])
     command.add_argument("--data", type=Path, default=SHARED / "data" / "glue", help="the GLUE folder")
     command.add_argument("--model", default=str(SHARED / "models" / "gte-small"), help="a 12-layer encoder")
+    command.add_argument("--every", type=int, default=4, metavar="N", help="measure every N-th batch of the epoch")
     command.add_argument("--method", default="fcd", help="what is distilled; fcd reads all tokens of six layers")
     options = command.parse_args()
     if options.threads:

@@ -57,9 +57,10 @@ class Distiller(nn.Module):
         )
 
     def forward(self, **batch: Tensor) -> dict[str, Any]:
-        _, student = self.run_student(batch, self.needs.student)
-        teacher = Features(student.mask)
+        # the teacher first: what it needs in passing is free again before the student's activations pile up
+        teacher = Features(batch["attention_mask"].bool())
         if self.teacher is not None and self.needs.teacher:
             teacher = self.teacher(batch, self.needs.teacher)
+        _, student = self.run_student(batch, self.needs.student)
         terms = self.objective(student, teacher, batch)
         return {"loss": self.objective.total(terms), "logits": student.logits, "terms": terms}

@@ -115,9 +115,16 @@ class _AttentionLoss(torch.autograd.Function):
         inputs = q_s, k_s, q_t, k_t
         dtype = result_dtype(*inputs)
         sides = [[_heads(x.to(dtype), heads, mask).flatten(0, 1) for x in pair] for pair in ((q_s, k_s), (q_t, k_t))]
-        s, t = (_products(q, k).unflatten(0, (len(q_s), heads)) for q, k in sides)
+        (queries, keys), (their_queries, their_keys) = sides
+        s = _products(queries, keys).unflatten(0, (len(q_s), heads))
+        entries = _entries(s, s, mask, causal)
         needed = [any(ctx.needs_input_grad[:2]), any(ctx.needs_input_grad[2:4])]
-        value, *slopes = (_mse_by_hand if loss == "mse" else _kl_by_hand)(s, t, _entries(s, t, mask, causal), *needed)
+        if loss == "mse":
+            scale = their_queries.shape[-1] ** -0.5
+            difference = s.flatten(0, 1).baddbmm_(their_queries, their_keys.mT, alpha=-scale)
+            value, *slopes = _mse_by_hand(difference.view_as(s), entries, *needed)
+        else:
+            value, *slopes = _kl_by_hand(s, _products(their_queries, their_keys).view_as(s), entries, *needed)
         gradients: list[Tensor | None] = []
         for (q, k), slope, like in zip(sides, slopes, (q_s, q_t), strict=True):
             if slope is None:
@@ -162,13 +169,14 @@ def _mse(s: Tensor, t: Tensor, entries: Tensor) -> Tensor:
 
 
 def _mse_by_hand(
-    s: Tensor, t: Tensor, entries: Tensor, to_s: bool, to_t: bool
+    difference: Tensor, entries: Tensor, to_s: bool, to_t: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The value and its gradients with respect to s and t, in the memory of both."""
-    difference = s.sub_(t).mul_(entries)
-    value = squares(difference.flatten(2)).sum() / _count(s, entries)
-    slope = difference.mul_(2 / _count(s, entries))
-    return value, slope if to_s else None, torch.neg(slope, out=t) if to_t else None
+    """The value and its gradients with respect to s and t, in the memory of their difference."""
+    count = _count(difference, entries)
+    difference = difference.mul_(entries)
+    value = squares(difference.flatten(2)).sum() / count
+    slope = difference.mul_(2 / count)
+    return value, slope if to_s else None, -slope if to_t else None
 
 
 def _count(s: Tensor, entries: Tensor) -> Tensor:
