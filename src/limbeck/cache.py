@@ -120,15 +120,15 @@ class FeatureCache:
 
     def read(self, batch: Mapping[str, Tensor], wanted: Wanted) -> Features:
         """The features of a padded batch, found by its ``ids``; zeros where there is padding."""
-        mask = batch["attention_mask"].bool()
+        if "ids" not in batch:
+            raise CacheError("Features are found by the examples' ids, and this batch has none: add a tensor 'ids'.")
+        mask, names = batch["attention_mask"].bool(), wanted.names()
         rows = self._rows_of(batch["ids"].tolist(), mask.sum(1).tolist())
         first = mask.byte().argmax(1).tolist()
-        shards = {int(self.places.shard[row]) for row in rows}
-        if any((name, shard) not in self._open for name in wanted.names() for shard in shards) and self._missing(
-            wanted
-        ):
-            raise CacheError(f"{self.folder} does not hold all of {', '.join(wanted.names())}: fill it first.")
-        tensors = {name: self._read(name, rows, first, mask.shape[1]) for name in wanted.names()}
+        opened = all((name, shard) in self._open for name in names for shard in self.places.shard[rows].tolist())
+        if not opened and self._missing(wanted):
+            raise CacheError(f"{self.folder} does not hold all of {', '.join(names)}: fill it first.")
+        tensors = {name: self._read(name, rows, first, mask.shape[1]) for name in names}
         return Features.named(mask, {name: tensor.to(mask.device) for name, tensor in tensors.items()})
 
     def logits(self) -> np.ndarray:
@@ -138,9 +138,8 @@ class FeatureCache:
     def _read(self, name: str, rows: list[int], first: list[int], width: int) -> Tensor:
         shards = [self._open[name, self.places.shard[row]] for row in rows]
         if not shards[0].of_tokens:
-            return torch.stack(
-                [shard.data[self.places.example[row]] for shard, row in zip(shards, rows, strict=True)]
-            ).float()
+            found = [shard.data[self.places.example[row]] for shard, row in zip(shards, rows, strict=True)]
+            return torch.stack(found).float()
         padded = torch.zeros(len(rows), width, shards[0].data.shape[1])
         for line, shard, row, left in zip(padded, shards, rows, first, strict=True):
             start, length = self.places.token[row], self.lengths[row]

@@ -83,7 +83,6 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunD
     _check_output(run, recipe, resume)
     if run.finished:
         logger.info("%s is finished already.", run.path)
-        shutil.rmtree(run.features, ignore_errors=True)  # if it was killed just before the end
         return run
     stages = recipe.split()
     if len(stages) > 1:
@@ -114,10 +113,10 @@ def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe) -> None:
     with replacing_folder(run.student) as folder:
         parts.student.save_pretrained(folder)
         parts.tokenizer.save_pretrained(folder)
+    shutil.rmtree(run.features, ignore_errors=True)
     dev = _evaluate(parts, data) if dev is None else dev
     _write_results(recipe, parts, data, dev, run, {"train_seconds": round(seconds, 2), "steps": steps})
     _drop_checkpoints(recipe, run)
-    shutil.rmtree(run.features, ignore_errors=True)
 
 
 def _check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:

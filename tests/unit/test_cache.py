@@ -343,6 +343,12 @@ def test_two_examples_with_one_id_are_refused(setting):
         at.fill()
 
 
+def test_a_batch_without_ids_is_refused(setting):
+    cache, _ = setting.fill()
+    with pytest.raises(CacheError, match="ids"):
+        cache.read({"attention_mask": torch.ones(1, 5, dtype=torch.long)}, Wanted(logits=True))
+
+
 def test_another_need_adds_only_what_is_missing(setting):
     _, first = setting.fill(Wanted(logits=True, hidden=[1]))
     before = contents(setting.folder)
