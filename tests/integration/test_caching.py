@@ -708,12 +708,14 @@ def test_a_disk_that_fills_up(
 # A method whose module makes caching slow and in small shards.
 SLOW = """
 import time
+from pathlib import Path
 from limbeck import METHODS, cache
 from limbeck.teacher import LiveTeacher
 cache.TOKENS_IN_A_SHARD = 100
 real = LiveTeacher.__call__
 def call(self, batch, wanted):
-    time.sleep(0.05)
+    if Path("cache/hidden.4-00002.safetensors").exists():
+        time.sleep(60)  # until it is killed
     return real(self, batch, wanted)
 LiveTeacher.__call__ = call
 def fcd(pair):
@@ -737,7 +739,8 @@ def test_a_killed_command_continues(command, values, passes, table_files, teache
     passes.clear()
     assert command("cache", *job, "--method", "fcd", "-o", "whole")[0] == 0
     assert passes
-    assert_same_features(tmp_path / "cache", tmp_path / "whole")
+    # the killed process had one thread, this one may have more
+    assert_same_features(tmp_path / "cache", tmp_path / "whole", exact=False)
 
 
 # What the two programs below begin with. They do the work in forked children, so that torch is loaded once.
