@@ -104,7 +104,7 @@ class Size:
         return f"{2 * self.depth}x{WIDTH} -> {self.depth}x{WIDTH}, B={self.batch}"
 
 
-FULL = Size(depth=6, batch=32, steps=12)
+FULL = Size(depth=6, batch=32, steps=8)
 QUICK = Size(depth=3, batch=16, steps=4)
 MEMORY = Size(depth=6, batch=32, steps=3, epochs=1)
 

@@ -63,19 +63,23 @@ def over_the_floor(key: str, quick: bool) -> list[Row]:
     take_turns(list(METHODS), 2 if quick else size.turns)
     for _ in range(0 if quick else size.more_turns):
         take_turns(late(), 1)
-    floor_mb = None if quick else peak_mb(key, "floor")
     rows = []
     for title in METHODS:
-        row = Row(f"{title}, {job}", "floor", 1e3 * best[title], 1e3 * best["floor"], theirs_mb=floor_mb)
+        row = Row(f"{title}, {job}", "floor", 1e3 * best[title], 1e3 * best["floor"])
         row.target, row.met = f"{size.limit:.2f} of its time", title not in late()
         row.note = f"{best[title] / best['floor']:.3f} of its time"
-        if floor_mb is not None:
-            row.ours_mb = peak_mb(key, title) or 0.0
+        rows.append(row)
+    return rows
+
+
+def add_memory(key: str, rows: list[Row]) -> None:
+    floor_mb = peak_mb(key, "floor")
+    for title, row in zip(METHODS, rows, strict=True):
+        row.ours_mb, row.theirs_mb = peak_mb(key, title), floor_mb
+        if row.ours_mb and floor_mb:  # only Linux tells
             row.target += f", {MEMORY_LIMIT:.2f} of its memory"
             row.met = row.met and row.ours_mb <= MEMORY_LIMIT * floor_mb
             row.note += f", {row.ours_mb / floor_mb:.3f} of its memory"
-        rows.append(row)
-    return rows
 
 
 def cached_over_live(key: str, title: str, turns: int) -> Row:
@@ -131,10 +135,13 @@ def main() -> None:
     if options.memory:
         print(memory(*options.memory))
         return
-    rows: list[Row] = []
-    for key in ("small",) if options.quick else SIZES:
-        rows += over_the_floor(key, options.quick)
-        rows += [cached_over_live(key, title, 3) for title in CACHED]
+    keys = ("small",) if options.quick else tuple(SIZES)
+    floors = {key: over_the_floor(key, options.quick) for key in keys}
+    cached = [cached_over_live(key, title, 3) for key in keys for title in CACHED]
+    if not options.quick:  # last, because it needs no quiet machine
+        for key, rows in floors.items():
+            add_memory(key, rows)
+    rows = [row for found in floors.values() for row in found] + cached
     finish("A training step: forward and backward", rows, options)
 
 
