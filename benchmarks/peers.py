@@ -1,6 +1,6 @@
 """The same distillation on limbeck and on other toolkits: time, peak memory and the loss curve of each.
 
-    python benchmarks/peers.py            # 12x384 -> 6x384, about 20 minutes on 2 cores
+    python benchmarks/peers.py            # 12x384 -> 6x384, about a quarter of an hour on 2 cores
     python benchmarks/peers.py --quick    # one job of 6x384 -> 3x384, no memory: about a minute
     python benchmarks/peers.py --check    # exit with status 1 if a target is missed
 
@@ -104,7 +104,7 @@ class Size:
         return f"{2 * self.depth}x{WIDTH} -> {self.depth}x{WIDTH}, B={self.batch}"
 
 
-FULL = Size(depth=6, batch=32, steps=8)
+FULL = Size(depth=6, batch=32, steps=6)
 QUICK = Size(depth=3, batch=16, steps=4)
 MEMORY = Size(depth=6, batch=32, steps=3, epochs=1)
 
