@@ -10,8 +10,8 @@ torch stops transformers from being imported (not here: see let_torchvision_impo
 Every side runs its own training loop in a process of its own; the sides take turns, step by step. All start from the
 same weights, see the same rows and use the same AdamW. Two comparisons for each job and peer:
 
-- limbeck without cache and dynamic padding, on the very batches of the peer. The fastest step of each side counts, and
-  the loss curves must agree.
+- limbeck without cache and dynamic padding, on the very batches of the peer. The fastest step of each side counts, over
+  several processes started in turn, because one process can be lucky with its memory; the loss curves must agree.
 - limbeck with its defaults (teacher's features cached, batches of similar length, padded to their longest row) against
   the peer on batches padded to 128: the whole job, computing the cache included. The batches are others, so the curves
   are printed only.
@@ -106,6 +106,8 @@ class Size:
 
 FULL = Size(depth=6, batch=32, steps=6)
 QUICK = Size(depth=3, batch=16, steps=4)
+AGAIN = Size(depth=6, batch=32, steps=4, epochs=1)  # more processes for the fastest step
+RACES = 3
 MEMORY = Size(depth=6, batch=32, steps=3, epochs=1)
 
 
@@ -509,9 +511,16 @@ def compare(job: str, size: Size, options: Any) -> list[Row]:
         sys.exit("\n".join(broken))
     mb = {side: None if options.quick or result.error else peak_mb(job, side) for side, result in results.items()}
     padded, default = results["limbeck, padded"], results["limbeck"]
+    steps = {side: [result.step_ms] for side, result in results.items() if not result.error}
+    del steps["limbeck"]
+    for number in range(0 if options.quick else RACES):
+        sides = list(steps)[number % len(steps) :] + list(steps)[: number % len(steps)]
+        for side, result in race(job, sides, AGAIN, options.threads).items():
+            steps[side].append(result.step_ms)
     found = []
     for peer in PEERS:
-        same = Row(f"{JOBS[job]}, {size}: a step, same batches", peer, padded.step_ms, ours_mb=mb["limbeck, padded"])
+        same = Row(f"{JOBS[job]}, {size}: a step, same batches", peer, ours_mb=mb["limbeck, padded"])
+        same.ours_ms = min(steps["limbeck, padded"])
         whole = Row(
             f"{JOBS[job]}, {size}: {size.epochs} epochs, defaults", peer, default.whole_ms(), ours_mb=mb["limbeck"]
         )
@@ -527,7 +536,7 @@ def compare(job: str, size: Size, options: Any) -> list[Row]:
         same.theirs_mb = whole.theirs_mb = mb[peer]
         lean = [row.theirs_mb is None or row.ours_mb <= NOISE * row.theirs_mb for row in (same, whole)]
         apart = max(abs(a - b) / abs(b) for a, b in zip(padded.losses, theirs.losses, strict=True))
-        same.theirs_ms = theirs.step_ms
+        same.theirs_ms = min(steps[peer])
         same.target = f"same curve, not slower, not more memory (to {NOISE - 1:.0%})"
         same.met = same.ours_ms <= NOISE * same.theirs_ms and apart < SAME_CURVE and lean[0]
         same.note = f"{same.speedup:.3f}x; loss {padded.curve}, theirs {theirs.curve}, at most {apart:.0e} apart"

@@ -1,6 +1,6 @@
 """One training step of each method over its floor: teacher forward, student forward and backward on the task loss.
 
-    python benchmarks/step.py            # both sizes: about an hour on 2 cores
+    python benchmarks/step.py            # both sizes: about 40 minutes on 2 cores
     python benchmarks/step.py --quick    # the small size, few turns, no memory
     python benchmarks/step.py --check    # exit with status 1 if a target is missed
 
