@@ -26,7 +26,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trai
 
 from limbeck import load_recipe
 from limbeck.assemble import assemble, load_data
-from limbeck.caching import open_cache, use_cache
+from limbeck.caching import named_cache, use_cache
 from limbeck.trainer import DistillTrainer
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -57,9 +57,8 @@ class Side:
         )
         parts = assemble(recipe)
         data = load_data(recipe, parts)
-        device = torch.device("cpu")
-        cache = open_cache(recipe, parts, data, folder)
-        self.writing = seconds(lambda: cache and use_cache(cache, recipe, parts, data, device, resumed=False))
+        cache = named_cache(recipe, parts, data)
+        self.writing = seconds(lambda: cache and use_cache(cache, parts, data, torch.device("cpu")))
         arguments = TrainingArguments(
             output_dir=str(folder), per_device_train_batch_size=32, use_cpu=True, remove_unused_columns=False,
             label_names=["labels"], dataloader_pin_memory=False, disable_tqdm=True,
@@ -70,7 +69,7 @@ class Side:
         self.trainer.current_gradient_accumulation_steps = 1  # set by train(), whose loop is taken apart here
         self.trainer.create_optimizer()
         loader = self.trainer.get_train_dataloader()
-        self.steps, self.seconds, self.losses = len(loader), 0.0, []  # type: ignore[var-annotated]
+        self.steps, self.seconds = len(loader), 0.0
         every = max(1, self.steps // 6) if options.quick else options.every or EVERY[task]
         self.batches: Iterator[Any] = islice(loader, 0, None, every)
         self.counted = len(range(0, self.steps, every))
@@ -84,7 +83,7 @@ class Side:
             for batch in islice(self.batches, TURN):
                 went_on = True
                 model = self.trainer.model
-                self.losses.append(self.trainer.training_step(model, batch))
+                self.trainer.training_step(model, batch)
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
                 self.trainer.optimizer.step()
                 model.zero_grad()

@@ -92,7 +92,7 @@ def _distiller(
     if no_head is not None and distiller.needs.teacher.logits:
         raise no_head
     reason = cannot_cache(task, method)
-    if recipe.teacher is not None and recipe.teacher.cache not in ("auto", "off") and reason:
+    if reason and recipe.teacher is not None and recipe.teacher.cache_folder is not None:
         raise CacheError(f"{recipe.method.name}: {reason} Set teacher.cache=off.")
     return method, distiller
 

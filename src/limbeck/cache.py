@@ -12,7 +12,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -103,17 +103,15 @@ class FeatureCache:
             self._check_space(teacher.model, missing)
             with progress("compute the teacher's features", sum(len(self.rows[shard]) for shard in missing)) as steps:
                 for shard, names in missing.items():
-                    parts: dict[str, list[_Shard]] = {name: [] for name in names}
+                    found: dict[str, list[_Shard]] = {name: [] for name in names}
                     for rows in np.split(self.rows[shard], range(batch_size, len(self.rows[shard]), batch_size)):
                         batch = collate([self.encoded[int(row)] for row in rows])
-                        batch = {key: value.to(device) for key, value in batch.items()}
-                        features = teacher(batch, Wanted.named(names))
+                        features = teacher({key: value.to(device) for key, value in batch.items()}, Wanted.named(names))
                         for name in names:
-                            parts[name].append(self._unpadded(features, name))
+                            found[name].append(self._unpadded(features, name))
                         steps.advance(len(rows))
-                    for name in names:
-                        data = torch.cat([part.data for part in parts[name]])
-                        self._write(name, shard, _Shard(data, parts[name][0].of_tokens))
+                    for name, parts in found.items():
+                        self._write(name, shard, _Shard(torch.cat([part.data for part in parts]), parts[0].of_tokens))
             # read back, because what was written is trusted no more than what was found
             if self._missing(wanted):
                 raise CacheError(f"{self.folder}: files changed while they were written. Run the same command again.")
@@ -273,11 +271,8 @@ class FeatureCache:
     def _bytes(self, model: Any, names: Mapping[int, list[str]]) -> int:
         numbers = 0
         for shard, wanted in names.items():
-            examples, tokens = len(self.rows[shard]), int(self.lengths[self.rows[shard]].sum())
-            for name in wanted:
-                kind = name.partition(".")[0]
-                width = model.config.num_labels if kind == "logits" else model.config.hidden_size
-                numbers += width * (examples if kind in ("logits", *POOLED) else tokens)
+            rows = self.rows[shard]
+            numbers += count_numbers(model, wanted, len(rows), int(self.lengths[rows].sum()))
         return self.dtype.itemsize * numbers
 
     @contextmanager
@@ -312,6 +307,16 @@ class _Places(NamedTuple):
     shard: np.ndarray
     example: np.ndarray
     token: np.ndarray
+
+
+def count_numbers(model: Any, names: Iterable[str], examples: int, tokens: int) -> int:
+    """How many numbers the tensors of these names hold for so many examples with so many tokens."""
+    numbers = 0
+    for name in names:
+        kind = name.partition(".")[0]
+        width = model.config.num_labels if kind == "logits" else model.config.hidden_size
+        numbers += width * (examples if kind in ("logits", *POOLED) else tokens)
+    return numbers
 
 
 def _shards(lengths: np.ndarray) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from limbeck.assemble import Data, Parts, assemble, cannot_cache, load_data
-from limbeck.cache import VALIDATION, FeatureCache, size
+from limbeck.cache import DTYPES, VALIDATION, FeatureCache, count_numbers, size
 from limbeck.errors import CacheError
 from limbeck.families import blocks_of
 from limbeck.features import Wanted
@@ -31,44 +31,41 @@ _WORTH_SECONDS = 10.0
 _SHARE_OF_FREE_DISK = 0.5
 
 
-def open_cache(recipe: Recipe, parts: Parts, data: Data, home: Path) -> FeatureCache | None:
-    """The cache that the recipe allows, in its own folder or under ``home``; nothing is written yet.
-
-    Raises where the recipe names a folder that was made for something else.
-    """
-    needed = recipe.teacher is not None and parts.distiller.needs.teacher
-    if recipe.teacher is None or not needed or recipe.teacher.cache == "off" or cannot_cache(parts.task, parts.method):
+def named_cache(recipe: Recipe, parts: Parts, data: Data) -> FeatureCache | None:
+    """The cache in the folder that the recipe names; raises where it was made for something else. Writes nothing."""
+    if recipe.teacher is None or recipe.teacher.cache_folder is None or not parts.distiller.needs.teacher:
         return None
-    folder = home if recipe.teacher.cache == "auto" else Path(recipe.teacher.cache)
-    return FeatureCache(folder, data.splits["train"], _fingerprint(recipe, parts, data), recipe.teacher.cache_dtype)
+    return _cache(recipe.teacher.cache_folder, recipe, parts, data)
 
 
-def use_cache(
-    cache: FeatureCache, recipe: Recipe, parts: Parts, data: Data, device: torch.device, resumed: bool
-) -> None:
-    """Give the distiller a teacher that reads from ``cache``, unless that is left open and does not pay.
-
-    A resumed run goes on as it began.
-    """
-    assert recipe.teacher is not None
-    if recipe.teacher.cache == "auto" and not (
-        cache.folder.exists() if resumed else _pays(recipe, parts, cache, device)
+def automatic_cache(
+    recipe: Recipe, parts: Parts, data: Data, folder: Path, device: torch.device, resumed: bool
+) -> FeatureCache | None:
+    """The cache in ``folder``, where the recipe leaves it open and it pays. A resumed run goes on as it began."""
+    if recipe.teacher is None or recipe.teacher.cache != "auto" or cannot_cache(parts.task, parts.method):
+        return None
+    if not parts.distiller.needs.teacher or not (
+        folder.exists() if resumed else _pays(recipe, parts, data, folder, device)
     ):
-        return
-    wanted = parts.distiller.needs.teacher
-    cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, wanted, device)
+        return None
+    return _cache(folder, recipe, parts, data)
+
+
+def use_cache(cache: FeatureCache, parts: Parts, data: Data, device: torch.device) -> None:
+    """Complete the cache for what the distiller needs of its teacher, and have it read from there."""
+    cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, parts.distiller.needs.teacher, device)
     parts.distiller.teacher = CachedTeacher(cache)
-    if recipe.teacher.cache != "auto":
-        logger.info("The teacher's features are read from %s.", cache.folder)
+    logger.info("The teacher's features are read from %s.", cache.folder)
 
 
 def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> np.ndarray:
     """What the teacher predicts for the validation data; runs that share a cache compute it once."""
     assert recipe.teacher is not None and parts.teacher is not None
     validation = data.splits["validation"]
-    if parts.method.make_teacher is None and recipe.teacher.cache not in ("auto", "off"):
+    home = recipe.teacher.cache_folder
+    if parts.method.make_teacher is None and home is not None:
         made_for = _fingerprint(recipe, parts, data, "validation")
-        folder = Path(recipe.teacher.cache) / VALIDATION / f"{made_for['teacher'][:8]}-{made_for['data'][:8]}"
+        folder = home / VALIDATION / f"{made_for['teacher'][:8]}-{made_for['data'][:8]}"
         try:
             cache = FeatureCache(folder, validation, made_for)
             cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, Wanted(logits=True), device)
@@ -77,6 +74,11 @@ def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.devic
         else:
             return cache.logits()
     return predict_logits(parts.teacher.to(device), validation, data.collate, data.batch_size, "evaluate the teacher")
+
+
+def _cache(folder: Path, recipe: Recipe, parts: Parts, data: Data) -> FeatureCache:
+    assert recipe.teacher is not None
+    return FeatureCache(folder, data.splits["train"], _fingerprint(recipe, parts, data), recipe.teacher.cache_dtype)
 
 
 def _fingerprint(recipe: Recipe, parts: Parts, data: Data, split: str = "train") -> dict[str, str]:
@@ -112,17 +114,20 @@ def build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
     return wanted, cache.estimate(parts.teacher, wanted)
 
 
-def _pays(recipe: Recipe, parts: Parts, cache: FeatureCache, device: torch.device) -> bool:
+def _pays(recipe: Recipe, parts: Parts, data: Data, folder: Path, device: torch.device) -> bool:
     """Whether reading the features costs clearly less than running the teacher in each pass over the data."""
+    assert recipe.teacher is not None
     train, kind = recipe.train, "cpu" if device.type == "cpu" else "cuda"
+    lengths = [len(ids) for ids in data.splits["train"]["input_ids"]]
     passes = train.epochs
     if (steps := train.options.get("max_steps", -1)) > 0:
-        passes = steps * train.batch_size * train.options.get("gradient_accumulation_steps", 1) / len(cache.lengths)
+        passes = steps * train.batch_size * train.options.get("gradient_accumulation_steps", 1) / len(lengths)
     passes += sum(term.passes for term in parts.distiller.objective)
-    needed = cache.estimate(parts.teacher, parts.distiller.needs.teacher)
-    live = 2 * parameters(blocks_of(parts.teacher)) * int(cache.lengths.sum()) / _FLOPS[kind]
+    numbers = count_numbers(parts.teacher, parts.distiller.needs.teacher.names(), len(lengths), sum(lengths))
+    needed = numbers * DTYPES[recipe.teacher.cache_dtype].itemsize
+    live = 2 * parameters(blocks_of(parts.teacher)) * sum(lengths) / _FLOPS[kind]
     saved = (passes - 1) * live - passes * needed / _BYTES_READ[kind] - needed / _BYTES_WRITTEN
-    existing = next(folder for folder in cache.folder.absolute().parents if folder.exists())
+    existing = next(parent for parent in folder.absolute().parents if parent.exists())
     if saved < _WORTH_SECONDS or needed > _SHARE_OF_FREE_DISK * shutil.disk_usage(existing).free:
         return False
     logger.info("The teacher runs once and not %.3g times: its features (%s) are kept.", passes, size(needed))

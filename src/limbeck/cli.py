@@ -38,6 +38,10 @@ Output = Annotated[
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output directory.")]
 DataDir = Annotated[Path | None, typer.Option(help="The GLUE folder, or the task's own folder in it.")]
+TaskName = Annotated[str | None, typer.Option(help="See 'limbeck tasks'.")]
+Teacher = Annotated[str | None, typer.Option(help="A fine-tuned model: run directory, folder or hub name.")]
+Student = Annotated[str | None, typer.Option(help="A student checkpoint: folder or hub name.")]
+Keep = Annotated[str | None, typer.Option(help="Build the student from the teacher's layers: first:6.")]
 MaxLength = Annotated[int | None, typer.Option(help="Longest text in tokens; longer ones are cut. Default: 128.")]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the training data. Default: 3.")]
 BatchSize = Annotated[int | None, typer.Option(help="Examples per step. Default: 32.")]
@@ -95,11 +99,11 @@ def distill(
         typer.Argument(metavar="[RECIPE] [KEY=VALUE]...", help="A recipe file or shipped recipe, and overrides."),
     ] = None,
     method: Annotated[str | None, typer.Option(help="See 'limbeck methods', or module:function.")] = None,
-    task: Annotated[str | None, typer.Option(help="See 'limbeck tasks'.")] = None,
+    task: TaskName = None,
     data_dir: DataDir = None,
-    teacher: Annotated[str | None, typer.Option(help="A fine-tuned model: run directory, folder or hub name.")] = None,
-    student: Annotated[str | None, typer.Option(help="A student checkpoint: folder or hub name.")] = None,
-    keep: Annotated[str | None, typer.Option(help="Build the student from the teacher's layers: first:6.")] = None,
+    teacher: Teacher = None,
+    student: Student = None,
+    keep: Keep = None,
     output: Output = None,
     resume: Resume = False,
     max_length: MaxLength = None,
@@ -129,11 +133,11 @@ def cache(
         typer.Argument(metavar="[RECIPE]... [KEY=VALUE]...", help="Recipes that will share it, and overrides."),
     ] = None,
     method: Annotated[list[str] | None, typer.Option(help="Instead of recipes; several times for several.")] = None,
-    task: Annotated[str | None, typer.Option(help="See 'limbeck tasks'.")] = None,
+    task: TaskName = None,
     data_dir: DataDir = None,
-    teacher: Annotated[str | None, typer.Option(help="A fine-tuned model: run directory, folder or hub name.")] = None,
-    student: Annotated[str | None, typer.Option(help="A student checkpoint: folder or hub name.")] = None,
-    keep: Annotated[str | None, typer.Option(help="Build the student from the teacher's layers: first:6.")] = None,
+    teacher: Teacher = None,
+    student: Student = None,
+    keep: Keep = None,
     max_length: MaxLength = None,
     batch_size: BatchSize = None,
     dtype: Annotated[str | None, typer.Option(help="float32 (default), float16 or bfloat16: half the size.")] = None,

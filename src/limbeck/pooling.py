@@ -23,7 +23,8 @@ def pool(hidden: Tensor, mask: Tensor, how: Pool) -> tuple[Tensor, Tensor | None
     if how == "tokens":
         return hidden.flatten(0, 1), mask.flatten()
     if how == "flat":
-        return left_aligned(hidden, mask)[0].flatten(1), None
+        (aligned,), _ = left_aligned(mask, hidden)
+        return aligned.flatten(1), None
     if how == "mean":
         counts = mask.sum(1, keepdim=True).clamp(min=1)
         return without_padding(hidden, mask).float().sum(1) / counts, None
@@ -40,25 +41,25 @@ def check_pool(method: str, how: Pool, *allowed: Pool) -> None:
         )
 
 
-def left_aligned(hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def left_aligned(mask: Tensor, *hidden: Tensor) -> tuple[list[Tensor], Tensor]:
     """The real tokens moved to the left, zeros behind them, and the mask that goes with them.
 
     Position j then means the j-th token of a sample, whichever side the batch was padded on.
     """
-    hidden, mask = moved_left(hidden, mask)
-    return without_padding(hidden, mask), mask
+    moved, mask = moved_left(mask, *hidden)
+    return [without_padding(h, mask) for h in moved], mask
 
 
-def moved_left(hidden: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """As :func:`left_aligned`, but what padding holds comes along."""
+def moved_left(mask: Tensor, *hidden: Tensor) -> tuple[list[Tensor], Tensor]:
+    """As :func:`left_aligned`, but what padding holds comes along.
+
+    Looks at the mask, for which it waits, and mostly finds that every sample starts with a real token already.
+    """
+    if mask[:, 0].all():
+        return list(hidden), mask
     first = mask.byte().argmax(1, keepdim=True)
     source = (first + torch.arange(mask.shape[1], device=mask.device)) % mask.shape[1]
-    return _Moved.apply(hidden, first), mask.gather(1, source)
-
-
-def starts_left(mask: Tensor) -> bool:
-    """Whether every sample starts with a real token, so that there is nothing to move. Waits for the mask's device."""
-    return bool(mask[:, 0].all())
+    return [_Moved.apply(h, first) for h in hidden], mask.gather(1, source)
 
 
 class _Moved(torch.autograd.Function):

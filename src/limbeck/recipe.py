@@ -43,6 +43,11 @@ class TeacherBlock(_Block):
             raise ValueError("write auto, off or a folder")
         return "off" if value is False else value  # YAML reads a plain off as false
 
+    @property
+    def cache_folder(self) -> Path | None:
+        """The folder that ``cache`` names, if it names one."""
+        return None if self.cache in ("auto", "off") else Path(self.cache)
+
 
 class StudentBlock(_Block):
     """``{from: teacher, keep: "first:6"}``, ``{model: ...}`` or ``{config: {...}}``."""

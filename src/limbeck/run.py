@@ -24,7 +24,7 @@ from transformers import TrainingArguments, set_seed
 from limbeck import __version__
 from limbeck.assemble import Data, Parts, assemble, check_stages, load_data
 from limbeck.cache import FeatureCache
-from limbeck.caching import open_cache, teacher_logits, use_cache
+from limbeck.caching import automatic_cache, named_cache, teacher_logits, use_cache
 from limbeck.errors import RecipeError, RunError
 from limbeck.files import replacing_folder, write_text
 from limbeck.inference import dev_loss, predict_logits
@@ -104,7 +104,7 @@ def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe) -> None:
     """Train one stage into ``run``, whose recipe.yaml is ``written``."""
     parts = assemble(recipe)
     data = load_data(recipe, parts)
-    cache = open_cache(recipe, parts, data, run.features)
+    cache = named_cache(recipe, parts, data)
     logger.info("%s", parts.distiller.objective)
     _open(run, written)
     started = time.monotonic()
@@ -192,8 +192,10 @@ def _train(recipe: Recipe, parts: Parts, data: Data, cache: FeatureCache | None,
         parts.distiller, arguments, data.splits["train"], data.collate, score, run.path / "history.jsonl"
     )
     checkpoint = last_checkpoint(checkpoints)
+    resumed = checkpoint is not None
+    cache = cache or automatic_cache(recipe, parts, data, run.features, arguments.device, resumed)
     if cache is not None:
-        use_cache(cache, recipe, parts, data, arguments.device, resumed=checkpoint is not None)
+        use_cache(cache, parts, data, arguments.device)
     if checkpoint is not None:
         logger.info("Resuming from %s.", checkpoint)
     else:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from limbeck.features import Features, Needs, Wanted
+from limbeck.features import Features
 from limbeck.layers import Layers
-from limbeck.methods.paired import PairedLayers, rows_needed, rows_of
+from limbeck.methods.paired import PairedLayers, rows_of
 from limbeck.pair import Pair
 from limbeck.pooling import Pool, pool
 
@@ -22,12 +22,8 @@ class Alignment(PairedLayers):
     relational = True
 
     def __init__(self, pair: Pair, layers: Layers, pool: Pool, distance: Distance, mask_padding: bool) -> None:
-        super().__init__(pair, layers, mask_padding)
-        self.pool, self.distance = pool, distance
-
-    def needs(self) -> Needs:
-        teacher = rows_needed(self.pool, [t for _, t in self.pairs], self.mask_padding)
-        return Needs(super().needs().student, teacher | Wanted(padding=not self.mask_padding))
+        super().__init__(pair, layers, mask_padding, pool=pool)
+        self.distance = distance
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         mask = self.counted(student)

@@ -15,7 +15,7 @@ from limbeck.methods.ft import TaskLoss
 from limbeck.methods.paired import PairedLayers
 from limbeck.objective import Objective
 from limbeck.pair import Pair
-from limbeck.pooling import moved_left, starts_left
+from limbeck.pooling import moved_left
 from limbeck.schema import Positive, Weight
 
 
@@ -47,17 +47,16 @@ class Relations(PairedLayers):
 
     def _values(self, student: Features, teacher: Features) -> dict[str, Tensor]:
         """The losses of all layer pairs, for each level."""
-        mask = self.counted(student)
-        ready = starts_left(mask)
-        found: dict[str, list[Tensor]] = {level: [] for level in self.levels}
-        for layer_s, layer_t in self.pairs:
-            s, t, aligned = student.hidden[layer_s], teacher.hidden[layer_t], mask
-            if not ready:  # position j must be the j-th token of every sample, whichever side was padded
-                (s, aligned), (t, _) = moved_left(s, mask), moved_left(t, mask)
-            losses = similarity.relation_losses(s, t, aligned, levels=self.levels, **self.settings)
-            for level, value in zip(self.levels, losses, strict=True):
-                found[level].append(value)
-        return {level: torch.stack(values) for level, values in found.items()}
+        pairs = [(student.hidden[s], teacher.hidden[t]) for s, t in self.pairs]
+        # position j must be the j-th token of every sample, whichever side was padded
+        moved, mask = moved_left(self.counted(student), *(hidden for pair in pairs for hidden in pair))
+        losses = [
+            similarity.relation_losses(s, t, mask, levels=self.levels, **self.settings)
+            for s, t in zip(moved[::2], moved[1::2], strict=True)
+        ]
+        return {
+            level: torch.stack(values) for level, values in zip(self.levels, zip(*losses, strict=True), strict=True)
+        }
 
 
 class TokenRelations(Relations):

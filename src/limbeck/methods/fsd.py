@@ -19,7 +19,7 @@ from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
-from limbeck.pooling import left_aligned, starts_left, without_padding
+from limbeck.pooling import left_aligned
 from limbeck.progress import progress
 from limbeck.schema import Count, Positive, Share, Weight
 
@@ -54,11 +54,8 @@ class Structure(Term):
         return s, t, mask
 
     def tokens(self, mask: Tensor, *hidden: Tensor) -> tuple[list[Tensor], Tensor]:
-        mask = mask if self.mask_padding else torch.ones_like(mask)
-        if starts_left(mask):
-            return [without_padding(h.float(), mask) for h in hidden], mask
-        moved = [left_aligned(h.float(), mask) for h in hidden]
-        return [tokens for tokens, _ in moved], moved[0][1]
+        counted = mask if self.mask_padding else torch.ones_like(mask)
+        return left_aligned(counted, *(h.float() for h in hidden))
 
     def difference(self, s: Tensor, t: Tensor, mask: Tensor) -> Tensor:
         raise TypeError(f"{type(self).__name__} defines no difference(s, t, mask).")

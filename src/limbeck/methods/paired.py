@@ -18,14 +18,22 @@ from limbeck.pooling import Pool, pool, without_padding
 
 
 class PairedLayers(Term):
-    """A term over the hidden states of paired layers (student, teacher), or over other ``kinds`` of features."""
+    """A term over the hidden states of paired layers (student, teacher), or over other ``kinds`` of features.
+
+    Of hidden states, the teacher is asked for what :func:`rows_of` reads with this ``pool``.
+    """
 
     def __init__(
-        self, pair: Pair, layers: Layers, mask_padding: bool = True, kinds: Sequence[str] = ("hidden",)
+        self,
+        pair: Pair,
+        layers: Layers,
+        mask_padding: bool = True,
+        kinds: Sequence[str] = ("hidden",),
+        pool: Pool = "tokens",
     ) -> None:
         super().__init__()
         self.pairs = layer_map(layers, pair.student.depth, pair.the_teacher.depth)
-        self.mask_padding, self.kinds = mask_padding, kinds
+        self.mask_padding, self.kinds, self.pool = mask_padding, kinds, pool
         if not self.pairs:
             raise RecipeError(
                 f"Layer strategy '{layers}' leaves out the last layer, and the student has only {pair.student.depth}. "
@@ -39,7 +47,9 @@ class PairedLayers(Term):
 
     def needs(self) -> Needs:
         student, teacher = zip(*self.pairs, strict=True)
-        return Needs(_wanted(self.kinds, student), _wanted(self.kinds, teacher) | Wanted(padding=not self.mask_padding))
+        hidden = "hidden" in self.kinds
+        of_teacher = rows_needed(self.pool, teacher, self.mask_padding) if hidden else _wanted(self.kinds, teacher)
+        return Needs(_wanted(self.kinds, student), of_teacher | Wanted(padding=not self.mask_padding))
 
     def counted(self, features: Features) -> Tensor:
         """The tokens that count: the real ones, or all of them."""

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from limbeck import similarity
 from limbeck.errors import RecipeError
-from limbeck.features import Features, Needs
+from limbeck.features import Features
 from limbeck.layers import Layers, layer_map
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
-from limbeck.methods.paired import PairedLayers, read_token, rows_needed, rows_of
+from limbeck.methods.paired import PairedLayers, read_token, rows_of
 from limbeck.objective import Objective
 from limbeck.pair import Pair
 from limbeck.pooling import Pool, check_pool, pool
@@ -25,12 +25,8 @@ class Patient(PairedLayers):
     """L_PT: squared difference of the normalised vectors, averaged over layer pairs, samples and dimensions."""
 
     def __init__(self, pair: Pair, layers: Layers, pool: Pool) -> None:
-        super().__init__(pair, layers)
-        self.pool = pool
+        super().__init__(pair, layers, pool=pool)
         self.project = projector(pair.student.width, pair.the_teacher.width)
-
-    def needs(self) -> Needs:
-        return Needs(super().needs().student, rows_needed(self.pool, [t for _, t in self.pairs]))
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         values = []
