@@ -108,6 +108,27 @@ def test_cka_and_shape(pool, left):
     assert run(objective, student, teacher)["sim"] == pytest.approx(np.mean(expected["shape"]), rel=1e-6)
 
 
+def padded(features, rows):
+    """The same features with other numbers in their padding, which a method may be told to count."""
+    rng, hidden = np.random.default_rng(rows), {}
+    for layer, tensor in features.hidden.items():
+        noise = torch.from_numpy(rng.normal(size=tensor.shape))
+        hidden[layer] = torch.where(features.mask[..., None], tensor, noise)
+    return Features(features.mask, features.logits, hidden)
+
+
+@pytest.mark.parametrize("pool", ["cls", "last", "mean", "tokens", "flat"])
+def test_cka_and_shape_that_count_padding(pool):
+    student, teacher = padded(values(0, (2,), DS)[2], 10), padded(values(1, (4,), DT)[2], 11)
+    x, y = (rows(list(side.hidden[layer].numpy()), pool) for side, layer in ((student, 2), (teacher, 4)))
+    expected = {"cka": 1 - cka_of(x, y, hsic_unbiased), "shape": shape_of(x, y)}
+    for name, value in expected.items():
+        objective = METHODS[name](make_pair(), layers=[(2, 4)], pool=pool, mask_padding=False)
+        # the teacher pools nothing where it is captured, because there it pools real tokens only
+        assert objective.needs().teacher == Wanted(logits=True, hidden=[4], padding=True)
+        assert run(objective, student, teacher)["sim"] == pytest.approx(value, rel=1e-6)
+
+
 def test_alignment_weights_and_default_layers():
     objective = METHODS["cka"](make_pair(depths=(12, 24)), alpha=0.6, gamma=0)
     assert str(objective) == "L = 0.6·sim + 0.4·kd"
