@@ -7,11 +7,12 @@
 Peers: the extra ``peers``, best in an environment of its own: it brings torchvision, and one that was built for another
 torch stops transformers from being imported (not here: see let_torchvision_import).
 
-Every side runs its own training loop in a process of its own; the sides take turns, step by step. All start from the
+Every side runs its own training loop in a thread of its own; the sides take turns, step by step: in one process, as
+two processes that do the same differ by more than 5 per cent, by where their memory happens to lie. All start from the
 same weights, see the same rows and use the same AdamW. Two comparisons for each job and peer:
 
-- limbeck without cache and dynamic padding, on the very batches of the peer. The fastest step of each side counts, over
-  several processes started in turn, because one process can be lucky with its memory; the loss curves must agree.
+- limbeck without cache and dynamic padding, on the very batches of the peer. The fastest step of each side counts; the
+  loss curves must agree.
 - limbeck with its defaults (teacher's features cached, batches of similar length, padded to their longest row) against
   the peer on batches padded to 128: the whole job, computing the cache included. The batches are others, so the curves
   are printed only.
@@ -22,14 +23,15 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
-import multiprocessing
 import os
+import queue
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import metadata
@@ -106,31 +108,31 @@ class Size:
 
 FULL = Size(depth=6, batch=32, steps=6)
 QUICK = Size(depth=3, batch=16, steps=4)
-AGAIN = Size(depth=6, batch=32, steps=4, epochs=1)  # more processes for the fastest step
-RACES = 3
+AGAIN = Size(depth=6, batch=32, steps=6, epochs=2)  # once more for the fastest step, of padded batches alone
 MEMORY = Size(depth=6, batch=32, steps=3, epochs=1)
 
 
 class Turns:
     """The clock of one side. Between its turns, of one step each, it stands still until the others had theirs."""
 
-    def __init__(self, connection: Any = None) -> None:
-        self.connection = connection
+    def __init__(self) -> None:
+        self.told: queue.Queue[tuple[Any, ...]] = queue.Queue()
+        self.go: queue.Queue[None] = queue.Queue()
         self.since = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Each step of whatever optimiser is at work ends a turn."""
-        hook = register_optimizer_step_post_hook(lambda *_: self.end(steps=1))
+        """Each step of whatever optimiser is at work in this thread ends a turn."""
+        own = threading.get_ident()
+        hook = register_optimizer_step_post_hook(lambda *_: self.end(1) if threading.get_ident() == own else None)
         self.end(steps=0)
         yield
         hook.remove()
 
     def end(self, steps: int) -> None:
-        if self.connection is not None:
-            self.connection.send(("turn", time.perf_counter() - self.since, steps))
-            self.connection.recv()
-            self.since = time.perf_counter()
+        self.told.put(("turn", time.perf_counter() - self.since, steps))
+        self.go.get()
+        self.since = time.perf_counter()
 
 
 @cache
@@ -188,7 +190,7 @@ def objective(job: str, pair: Pair, size: Size) -> Objective:
     if job == "pkd":
         return pkd(pair, alpha=ALPHA, temperature=TEMPERATURE, beta=BETA, layers=size.pairs)
     return Objective(
-        task=(ALPHA, TaskLoss("classification")),
+        task=(ALPHA, TaskLoss(pair)),
         kd=(1 - ALPHA, SoftLogits("classification", TEMPERATURE)),
         hidden=(1.0, Hint(pair, size.pairs)),
     )
@@ -421,54 +423,47 @@ class Result:
         return f"{self.losses[0]:.5f} -> {self.losses[-1]:.5f}"
 
 
-def run_side(connection: Any, job: str, side: str, size: Size, threads: int | None) -> None:
-    """In a process of its own."""
-    quiet()
-    if threads:
-        torch.set_num_threads(threads)
+def run_side(turns: Turns, job: str, side: str, size: Size) -> None:
+    """In a thread of its own."""
     try:
         with tempfile.TemporaryDirectory() as folder:
-            data = rows(size, longest=False)
-            losses = SIDES[side](job, size, data, Turns(connection), Path(folder))
-        connection.send(("done", losses))
+            losses = SIDES[side](job, size, rows(size, longest=False), turns, Path(folder))
+        turns.told.put(("done", losses))
     except Exception:
-        connection.send(("failed", traceback.format_exc().strip().splitlines()[-1]))
+        turns.told.put(("failed", traceback.format_exc().strip().splitlines()[-1]))
 
 
-def quiet() -> None:
+@contextmanager
+def quiet() -> Iterator[None]:
     """No progress bars between the lines of the table; errors are handed back."""
     logging.disable(logging.WARNING)
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        yield
+    logging.disable(logging.NOTSET)
 
 
-def race(job: str, sides: list[str], size: Size, threads: int | None) -> dict[str, Result]:
+def race(job: str, sides: list[str], size: Size) -> dict[str, Result]:
     """All sides at once, but only one of them at work at any moment."""
-    context = multiprocessing.get_context("spawn")
     results = {side: Result() for side in sides}
-    connections = {}
-    for side in sides:
-        connections[side], theirs = context.Pipe()
-        context.Process(target=run_side, args=(theirs, job, side, size, threads), daemon=True).start()
-        theirs.close()
+    running = {side: Turns() for side in sides}
     number = 0
-    while connections:
-        order = list(connections)
+    while running:
+        order = list(running)
         for side in order if number % 2 == 0 else reversed(order):
-            try:
-                if number:  # at first they get ready, which is not counted, all at the same time
-                    connections[side].send("go")
-                kind, *values = connections[side].recv()
-            except (EOFError, BrokenPipeError):
-                kind, values = "failed", ["the process died"]
+            if number:
+                running[side].go.put(None)
+            else:  # first each gets ready, which is not counted
+                threading.Thread(target=run_side, args=(running[side], job, side, size), daemon=True).start()
+            kind, *values = running[side].told.get()
             if kind == "turn":
                 if number:
-                    results[side].turns.append(tuple(values))
+                    results[side].turns.append((values[0], values[1]))
                 continue
             if kind == "done":
                 results[side].losses = values[0]
             else:
                 results[side].error = values[0]
-            del connections[side]
+            del running[side]
         number += 1
     return results
 
@@ -490,7 +485,7 @@ def memory(job: str, side: str) -> float:
     data = rows(MEMORY, longest=True)
     with tempfile.TemporaryDirectory() as folder:
         # libraries load and threads start before the measurement
-        SIDES[side](job, Size(depth=2, batch=2, steps=1, epochs=1), data.select(range(2)), Turns(), Path(folder))
+        SIDES[side](job, Size(depth=2, batch=2, steps=1, epochs=1), data.select(range(2)), Mapped(), Path(folder))
     mapped, before = Mapped(), mapped_mb()
     with tempfile.TemporaryDirectory() as folder:
         peak = peak_mb_here(lambda: SIDES[side](job, MEMORY, data, mapped, Path(folder)))
@@ -505,22 +500,20 @@ def mapped_mb() -> float:
 def compare(job: str, size: Size, options: Any) -> list[Row]:
     installed = [peer for peer in PEERS if importlib.util.find_spec(peer)]
     ours = ["limbeck, padded", "limbeck"]
-    results = race(job, installed + ours, size, options.threads)
+    results = race(job, installed + ours, size)
     broken = [f"{side}: {results[side].error}" for side in ours if results[side].error]
     if broken:
         sys.exit("\n".join(broken))
     mb = {side: None if options.quick or result.error else peak_mb(job, side) for side, result in results.items()}
     padded, default = results["limbeck, padded"], results["limbeck"]
-    steps = {side: [result.step_ms] for side, result in results.items() if not result.error}
-    del steps["limbeck"]
-    for number in range(0 if options.quick else RACES):
-        sides = list(steps)[number % len(steps) :] + list(steps)[: number % len(steps)]
-        for side, result in race(job, sides, AGAIN, options.threads).items():
-            steps[side].append(result.step_ms)
+    steps = {side: result.step_ms for side, result in results.items() if side != "limbeck" and not result.error}
+    if not options.quick:
+        again = race(job, list(reversed(steps)), AGAIN)
+        steps = {side: min(milliseconds, again[side].step_ms) for side, milliseconds in steps.items()}
     found = []
     for peer in PEERS:
         same = Row(f"{JOBS[job]}, {size}: a step, same batches", peer, ours_mb=mb["limbeck, padded"])
-        same.ours_ms = min(steps["limbeck, padded"])
+        same.ours_ms = steps["limbeck, padded"]
         whole = Row(
             f"{JOBS[job]}, {size}: {size.epochs} epochs, defaults", peer, default.whole_ms(), ours_mb=mb["limbeck"]
         )
@@ -536,7 +529,7 @@ def compare(job: str, size: Size, options: Any) -> list[Row]:
         same.theirs_mb = whole.theirs_mb = mb[peer]
         lean = [row.theirs_mb is None or row.ours_mb <= NOISE * row.theirs_mb for row in (same, whole)]
         apart = max(abs(a - b) / abs(b) for a, b in zip(padded.losses, theirs.losses, strict=True))
-        same.theirs_ms = min(steps[peer])
+        same.theirs_ms = steps[peer]
         same.target = f"same curve, not slower, not more memory (to {NOISE - 1:.0%})"
         same.met = same.ours_ms <= NOISE * same.theirs_ms and apart < SAME_CURVE and lean[0]
         same.note = f"{same.speedup:.3f}x; loss {padded.curve}, theirs {theirs.curve}, at most {apart:.0e} apart"
@@ -554,12 +547,14 @@ def main() -> None:
     if options.threads:
         torch.set_num_threads(options.threads)
     if options.memory:
-        quiet()
-        print(memory(*options.memory))
+        with quiet():
+            found = memory(*options.memory)
+        print(found)
         return
     size = QUICK if options.quick else FULL
     jobs = list(JOBS)[:1] if options.quick else list(JOBS)
-    rows = [row for job in jobs for row in compare(job, size, options)]
+    with quiet():
+        rows = [row for job in jobs for row in compare(job, size, options)]
     task = tokenizer_and_task()[1].name
     finish(f"The same distillation on other toolkits ({task}, padded to {LENGTH})", rows, options)
 

@@ -8,7 +8,8 @@ A method adds a few hundredths to its floor, which is less than the noise of who
 apart: the objective, forward and backward, on features that were captured before; the fastest of many counts, over the
 fastest floor. Whole steps of the most expensive methods, in turns with the floor, are printed to compare. Memory is the
 peak of models and one step in a process of its own. Cached rows compare a step, optimiser included, that reads the
-teacher's features from disk with one that runs the teacher.
+teacher's features from disk with one that runs the teacher; no cache can make it cheaper than a student without any
+teacher, whose step is timed in turns with them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from _table import Row, arguments, fastest, finish, peak_mb, peak_mb_here, secon
 from limbeck import Distiller, Features
 
 MEMORY_LIMIT = 1.10
+# It compares 19 tensors of the teacher (embeddings, six hidden states, queries and keys of six blocks). At 12x768 these
+# alone are 0.095 of the floor's memory while the student runs, before a gradient with respect to as many is kept.
+MEMORY_LIMIT_OF = {"tinybert intermediate": 1.30}
 CACHED_LIMIT = 0.65
+ALONE_LIMIT = 1.05  # ... or so much of a student without any teacher
 CACHED = ("kd", "pkd", "fcd")  # logits; one vector per sample of five layers; all tokens of six layers
 
 
@@ -93,8 +98,9 @@ def add_memory(key: str, rows: list[Row]) -> None:
     for title, row in zip(METHODS, rows, strict=True):
         row.ours_mb, row.theirs_mb = peak_mb(key, title), floor_mb
         if row.ours_mb and floor_mb:  # only Linux tells
-            row.target += f", {MEMORY_LIMIT:.2f} of its memory"
-            row.met = row.met and row.ours_mb <= MEMORY_LIMIT * floor_mb
+            limit = MEMORY_LIMIT_OF.get(title, MEMORY_LIMIT)
+            row.target += f", {limit:.2f} of its memory"
+            row.met = row.met and row.ours_mb <= limit * floor_mb
             row.note += f", {row.ours_mb / floor_mb:.3f} of its memory"
 
 
@@ -107,16 +113,17 @@ def cached_over_live(key: str, title: str, turns: int) -> Row:
         job.step(distiller)
         optimiser.step()
 
-    best = [float("inf")] * 2
+    best = [float("inf")] * 3
     with tempfile.TemporaryDirectory() as folder:
-        sides = live, job.cached(live, Path(folder) / "cache")
+        sides = live, job.cached(live, Path(folder) / "cache"), Distiller(live.student, job.distiller("ft").objective)
         for turn in range(turns + 1):
             for side, distiller in enumerate(sides):
                 took = seconds(partial(step, distiller))
                 best[side] = min(best[side], took) if turn else best[side]  # the first one warms up
     row = Row(f"{title} cached, {job}", "live teacher", 1e3 * best[1], 1e3 * best[0])
-    row.target, row.met = f"{CACHED_LIMIT} of its time", best[1] <= CACHED_LIMIT * best[0]
-    row.note = f"{best[1] / best[0]:.3f} of its time"
+    row.target = f"{CACHED_LIMIT} of its time, or {ALONE_LIMIT} of a student alone"
+    row.met = best[1] <= CACHED_LIMIT * best[0] or best[1] <= ALONE_LIMIT * best[2]
+    row.note = f"{best[1] / best[0]:.3f} of its time, {best[1] / best[2]:.3f} of a student alone"
     return row
 
 

@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoConfig, PreTrainedTokenizerFast
+
+from limbeck.models import model_class
+from limbeck.tasks.task import Problem
 
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT.parent / "shared"
@@ -42,7 +46,44 @@ SIZES: dict[str, dict[str, Any]] = {
         "cls_token_id": 2,
         "sep_token_id": 3,
     },
+    # heads that share keys and values, all of them in mistral; heads wider than the hidden size in qwen3
+    "llama": {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+    },
+    "mistral": {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 1,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+    },
+    "qwen2": {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": True,
+    },
+    "qwen3": {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 48,
+        "max_position_embeddings": 64,
+    },
 }
+# of queries, keys and values, where it is not the hidden size
+WIDTHS = {"llama": (32, 16, 16), "mistral": (32, 8, 8), "qwen2": (32, 16, 16), "qwen3": (64, 32, 32)}
+DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3")
+# the kind of byte-level tokenizer that a family has, where it has one
+STYLES = {"roberta": "roberta", "xlm-roberta": "roberta", "gpt2": "gpt2", "qwen2": "gpt2", "qwen3": "gpt2"}
+STYLES |= {"llama": "llama", "mistral": "llama"}
 
 WORDS = [
     "the",
@@ -81,17 +122,52 @@ WORDS = [
 ]
 
 
-def tiny_model(family: str, depth: int = 3, num_labels: int = 2, seed: int = 0, **changes: Any) -> Any:
+def tiny_model(
+    family: str,
+    depth: int = 3,
+    num_labels: int = 2,
+    seed: int = 0,
+    problem: Problem = "classification",
+    **changes: Any,
+) -> Any:
     torch.manual_seed(seed)
     config = AutoConfig.for_model(
         family,
-        vocab_size=VOCAB,
-        pad_token_id=0,
-        num_hidden_layers=depth,
-        num_labels=num_labels,
-        **SIZES[family] | changes,
+        **{"vocab_size": VOCAB, "pad_token_id": 0, "num_hidden_layers": depth, "num_labels": num_labels}
+        | SIZES[family]
+        | changes,
     )
-    return AutoModelForSequenceClassification.from_config(config)
+    return model_class(problem, config).from_config(config)
+
+
+def make_bpe(folder: Path, style: str) -> Path:
+    """A byte-level tokenizer of ``WORDS`` with the special tokens of roberta, gpt2 or llama; only roberta's can pad."""
+    special = {
+        "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
+        "gpt2": ["<|endoftext|>"],
+        "llama": ["<s>", "</s>"],
+    }
+    # a word after a blank becomes one token, a first word its letters
+    merges = dict.fromkeys(("Ġ" + word[:end], word[end]) for word in WORDS for end in range(len(word)))
+    pieces = [*special[style], "Ġ", *sorted(set("".join(WORDS))), *("".join(pair) for pair in merges)]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if style == "roberta":
+        tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+        named = dict(bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>", mask_token="<mask>")
+        named |= dict(cls_token="<s>", sep_token="</s>")
+    elif style == "gpt2":
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+        named = dict(bos_token="<|endoftext|>", eos_token="<|endoftext|>")
+    else:
+        start = [("<s>", 0)]
+        tokenizer.post_processor = processors.TemplateProcessing("<s> $A", "<s> $A <s>:1 $B:1", start)
+        named = dict(bos_token="<s>", eos_token="</s>")
+    names = ["input_ids", "attention_mask"]
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_input_names=names, **named).save_pretrained(folder)
+    return folder
 
 
 def tiny_batch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,24 @@ from limbeck.errors import CacheError, ModelError, RecipeError
 from limbeck.families import blocks_of, family_of
 from limbeck.method import Method
 from limbeck.methods import find_method
-from limbeck.models import check_same_tokenizer, label_config, load_for_training, load_teacher, load_tokenizer
+from limbeck.models import (
+    check_same_tokenizer,
+    checked_length,
+    label_config,
+    load_for_training,
+    load_teacher,
+    load_tokenizer,
+    longest_input,
+)
 from limbeck.pair import Pair
 from limbeck.recipe import Recipe
 from limbeck.student import check_not_deeper, from_config, keep_layers, layers_to_keep
 from limbeck.tasks import load_task
-from limbeck.tasks.encode import Collator, encode
+from limbeck.tasks.encode import READ_BY_MODELS, Collator
 from limbeck.tasks.task import Task
 from limbeck.tasks.text import TextTask
+
+logger = logging.getLogger("limbeck")
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,8 @@ class Parts:
     teacher: Any | None
     method: Method
     distiller: Distiller
+    max_length: int
+    why_this_length: str  # empty where the recipe gives it
 
 
 @dataclass(frozen=True)
@@ -58,7 +71,8 @@ def assemble(recipe: Recipe) -> Parts:
     tokenizer = _tokenizer(recipe)
     student = _student(recipe, task, teacher, tokenizer)
     method, distiller = _distiller(recipe, task, student, teacher, no_head)
-    return Parts(task, tokenizer, student, teacher, method, distiller)
+    length, reason = _max_length(recipe, task, tokenizer, [student] if teacher is None else [student, teacher])
+    return Parts(task, tokenizer, student, teacher, method, distiller, length, reason)
 
 
 def check_stages(stages: list[Recipe]) -> None:
@@ -76,6 +90,8 @@ def _check_later(recipe: Recipe, first: Parts) -> None:
         check_same_tokenizer(first.tokenizer, load_tokenizer(recipe.teacher.model))
     student = from_config(label_config(task), first.student.config, task.problem)
     _distiller(recipe, task, student, teacher, no_head)
+    if recipe.task.max_length != "auto":
+        _max_length(recipe, task, first.tokenizer, [student] if teacher is None else [student, teacher])
 
 
 def _distiller(
@@ -84,10 +100,9 @@ def _distiller(
     """Raise what does not fit; ``no_head`` is what to say if the teacher's predictions are needed and it has none."""
     if teacher is not None:
         check_not_deeper(student, teacher)
-    for model in (student, teacher) if teacher is not None else (student,):
-        _check_length(recipe.task.max_length, model)
     function = find_method(recipe.method.name)
-    method = Method.of(function(Pair.of(student, teacher, task.problem), **recipe.method.options))
+    pair = Pair.of(student, teacher, task.problem, task.class_weights)
+    method = Method.of(function(pair, **recipe.method.options))
     distiller = Distiller.of(method, student, teacher)
     if no_head is not None and distiller.needs.teacher.logits:
         raise no_head
@@ -111,9 +126,12 @@ def cannot_cache(task: Task, method: Method) -> str:
 def load_data(recipe: Recipe, parts: Parts) -> Data:
     """The training and validation data as token ids."""
     task, tokenizer, spec = parts.task, parts.tokenizer, recipe.task
-    names = ("train", "validation")
+    if parts.why_this_length:
+        chosen = f"task.max_length: {parts.max_length} tokens"
+        logger.info("%s (%s). Set it to choose another.", chosen, parts.why_this_length)
+    names = ("train", *task.dev_splits)
     if isinstance(task, TextTask):
-        packing = Packing(tokenizer, spec.max_length, family_of(parts.student).causal, task.mask)
+        packing = Packing(tokenizer, parts.max_length, family_of(parts.student).causal, task.mask)
         splits: dict[str, Any] = {
             name: Blocks(task.split(name), packing, recipe.seed, shuffle=name == "train") for name in names
         }
@@ -121,11 +139,14 @@ def load_data(recipe: Recipe, parts: Parts) -> Data:
         if recipe.train.options.get("max_steps", -1) <= 0:  # epochs need the length of the stream
             splits["train"].count()
     else:
-        splits = {name: encode(task, task.split(name), tokenizer, spec.max_length, spec.too_long) for name in names}
+        splits = {name: task.encode(name, tokenizer, parts.max_length, spec.too_long) for name in names}
+        train = splits["train"]
+        kept = (*READ_BY_MODELS, "example")
+        splits["train"] = train.select_columns([name for name in train.column_names if name in kept])
     if parts.method.held_out:
         splits |= _hold_out(splits["train"], parts.method.held_out, recipe)
-    fixed = spec.max_length if spec.padding == "max_length" else None
-    collate = Collator(tokenizer, pad_to=fixed, token_labels=isinstance(task, TextTask))
+    fixed = parts.max_length if spec.padding == "max_length" else None
+    collate = Collator(tokenizer, fixed, task.problem)
     return Data(splits, collate, recipe.train.batch_size)
 
 
@@ -167,12 +188,9 @@ def _student(recipe: Recipe, task: Task, teacher: Any | None, tokenizer: Any) ->
     return keep_layers(source, layers_to_keep(spec.keep or "", len(blocks_of(source))))
 
 
-def _check_length(max_length: int, model: Any) -> None:
-    limit = getattr(model.config, "max_position_embeddings", None)
-    if model.config.model_type in ("roberta", "xlm-roberta"):
-        limit -= model.config.pad_token_id + 1  # their positions start after the padding id
-    if limit is not None and max_length > limit:
-        raise RecipeError(
-            f"task.max_length is {max_length}, but this {model.config.model_type} model reads at most {limit} tokens. "
-            f"Set task.max_length={limit} or less; longer texts are then cut."
-        )
+def _max_length(recipe: Recipe, task: Task, tokenizer: Any, models: list[Any]) -> tuple[int, str]:
+    """As the recipe says, or as the data suggest and the models can read: then with the reason."""
+    model = min(models, key=longest_input)
+    if recipe.task.max_length == "auto":
+        return task.suggest_length(tokenizer, longest_input(model))
+    return checked_length(recipe.task.max_length, model), ""

@@ -26,6 +26,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor
 
 from limbeck.errors import CacheError
+from limbeck.families import decides_tokens, width_of
 from limbeck.features import POOLED, Features, Wanted
 from limbeck.files import replacing, write_text
 from limbeck.fingerprint import tensor_bytes
@@ -34,6 +35,7 @@ from limbeck.progress import progress
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from limbeck.tasks.task import Logits
     from limbeck.teacher import LiveTeacher
 
 logger = logging.getLogger("limbeck")
@@ -129,9 +131,12 @@ class FeatureCache:
         tensors = {name: self._read(name, rows, first, mask.shape[1]) for name in names}
         return Features.named(mask, {name: tensor.to(mask.device) for name, tensor in tensors.items()})
 
-    def logits(self) -> np.ndarray:
+    def logits(self) -> Logits:
         """The logits of every example, in their order."""
-        return self._read("logits", list(range(len(self.lengths))), [], 0).numpy()
+        rows = range(len(self.lengths))
+        if not self._open["logits", 0].of_tokens:
+            return self._read("logits", list(rows), [], 0).numpy()
+        return [self._read("logits", [row], [0], int(self.lengths[row]))[0].numpy() for row in rows]
 
     def _read(self, name: str, rows: list[int], first: list[int], width: int) -> Tensor:
         shards = [self._open[name, self.places.shard[row]] for row in rows]
@@ -314,8 +319,9 @@ def count_numbers(model: Any, names: Iterable[str], examples: int, tokens: int) 
     numbers = 0
     for name in names:
         kind = name.partition(".")[0]
-        width = model.config.num_labels if kind == "logits" else model.config.hidden_size
-        numbers += width * (examples if kind in ("logits", *POOLED) else tokens)
+        width = model.config.num_labels if kind == "logits" else width_of(model, kind)
+        of_examples = kind in POOLED or (kind == "logits" and not decides_tokens(model))
+        numbers += width * (examples if of_examples else tokens)
     return numbers
 
 

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from limbeck.assemble import Data, Parts, assemble, cannot_cache, load_data
@@ -19,6 +18,7 @@ from limbeck.fingerprint import fingerprint
 from limbeck.inference import predict_logits
 from limbeck.models import parameters
 from limbeck.recipe import Recipe
+from limbeck.tasks.task import Logits
 from limbeck.teacher import CachedTeacher, LiveTeacher
 
 logger = logging.getLogger("limbeck")
@@ -58,7 +58,7 @@ def use_cache(cache: FeatureCache, parts: Parts, data: Data, device: torch.devic
     logger.info("The teacher's features are read from %s.", cache.folder)
 
 
-def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> np.ndarray:
+def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> Logits:
     """What the teacher predicts for the validation data; runs that share a cache compute it once."""
     assert recipe.teacher is not None and parts.teacher is not None
     validation = data.splits["validation"]
@@ -82,7 +82,7 @@ def _cache(folder: Path, recipe: Recipe, parts: Parts, data: Data) -> FeatureCac
 
 
 def _fingerprint(recipe: Recipe, parts: Parts, data: Data, split: str = "train") -> dict[str, str]:
-    return fingerprint(parts.teacher, parts.tokenizer, data.splits[split], recipe.task.max_length)
+    return fingerprint(parts.teacher, parts.tokenizer, data.splits[split], parts.max_length)
 
 
 def build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -28,6 +29,14 @@ def model_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Any]:
             inputs["position_ids"] = batch["position_ids"]
         inputs["use_cache"] = False  # keys and values are kept for a next token that nobody asks for
     return inputs
+
+
+def logits_of(output: Any) -> Tensor:
+    """(B, labels), or (B, L, labels) of a head that decides tokens; of question answering (B, L, 2): start and end."""
+    if hasattr(output, "start_logits"):
+        return torch.stack((output.start_logits, output.end_logits), dim=-1)
+    logits: Tensor = output.logits
+    return logits
 
 
 class Capture:
@@ -57,7 +66,7 @@ class Capture:
             runs = self.model if wanted.logits or weights else self.model.base_model
             inputs = model_inputs(self.model, batch)
             output = functional_call(runs, dict(weights), (), inputs) if weights else runs(**inputs)
-        logits = output.logits if wanted.logits else None
+        logits = logits_of(output) if wanted.logits else None
         return output, Features(mask, logits, **store)
 
     def _hook(self, kind: str, layer: int, mask: Tensor, store: dict[int, Tensor]) -> Any:

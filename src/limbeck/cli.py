@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 from rich.table import Table
 
 from limbeck.errors import Interrupted, LimbeckError, RecipeError
@@ -42,7 +43,10 @@ TaskName = Annotated[str | None, typer.Option(help="See 'limbeck tasks'.")]
 Teacher = Annotated[str | None, typer.Option(help="A fine-tuned model: run directory, folder or hub name.")]
 Student = Annotated[str | None, typer.Option(help="A student checkpoint: folder or hub name.")]
 Keep = Annotated[str | None, typer.Option(help="Build the student from the teacher's layers: first:6.")]
-MaxLength = Annotated[int | None, typer.Option(help="Longest text in tokens; longer ones are cut. Default: 128.")]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(help="Longest text in tokens; longer ones are cut. Default: what holds 99% of the training texts."),
+]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the training data. Default: 3.")]
 BatchSize = Annotated[int | None, typer.Option(help="Examples per step. Default: 32.")]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5.")]
@@ -161,28 +165,59 @@ def cache(
 
 @app.command(
     epilog="Examples: limbeck evaluate runs/rte-kd-s0   |   "
-    "limbeck evaluate my-model --task glue/rte --data-dir data/glue"
+    "limbeck evaluate my-model --task glue/rte --data-dir data/glue   |   "
+    "limbeck evaluate runs/rte-kd-s0 --split test --submission out"
 )
 def evaluate(
     model: Annotated[str, typer.Argument(help="A run directory, a model folder or a name on the hub.")],
     overrides: Overrides = None,
     task: Annotated[str | None, typer.Option(help="Needed unless MODEL is a run directory.")] = None,
     data_dir: DataDir = None,
-    split: Annotated[str, typer.Option(help="Which split to score.")] = "validation",
+    split: Annotated[str | None, typer.Option(help="Which split to score. Default: all validation data.")] = None,
+    submission: Annotated[
+        Path | None, typer.Option(help="Write what the official evaluation of GLUE or SQuAD takes into this folder.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
 ) -> None:
     """Score a model on a task with the task's official metrics."""
     from limbeck.evaluation import evaluate as score
     from limbeck.metrics import shown
 
-    flags = _flags(data_dir)
-    result = score(model, task=task, split=split, overrides=[*flags, *(overrides or [])], batch_size=batch_size)
-    table = Table(title=f"{model} on {result.task}, {result.split} ({result.examples:,} examples)")
-    table.add_column("metric")
-    table.add_column("score", justify="right")
-    for name, value in result.metrics.items():
-        table.add_row(name, shown(name, value))
+    flags = [*_flags(data_dir), *(overrides or [])]
+    result = score(model, task=task, split=split, overrides=flags, batch_size=batch_size, submission=submission)
+    if result.metrics:
+        table = Table(title=f"{model} on {result.task}, {result.split} ({result.examples:,} examples)")
+        table.add_column("metric")
+        table.add_column("score", justify="right")
+        for name, value in result.metrics.items():
+            table.add_row(name, shown(name, value))
+        out.print(table)
+    if submission is not None:
+        _show_submission(submission, result.files)
+
+
+@app.command(epilog="Example: limbeck glue runs/glue-*-kd-s*")
+def glue(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Finished runs; several seeds are averaged.")],
+) -> None:
+    """Show the GLUE scores of finished runs in one table, with the averages that GLUE and papers report."""
+    from limbeck.metrics import shown
+    from limbeck.tasks.glue import AVERAGES, GLUE, glue_average, mean_scores, missing_scores, read_runs
+
+    found = read_runs(runs)
+    scores = mean_scores(found)
+    table = Table("task", "metric", "score", "runs", title="GLUE, validation data")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for name, values in scores.items():
+        official = [metric for metric in AVERAGES["glue"][name] if metric in values]
+        cells = (" / ".join(official), " / ".join(shown(metric, values[metric]) for metric in official))
+        table.add_row(GLUE[name].folder, *cells, str(len(found[name])))
     out.print(table)
+    for kind in AVERAGES:
+        missing = missing_scores(scores, kind)
+        value = f"missing {', '.join(missing)}" if missing else f"{100 * glue_average(scores, kind):.2f}"
+        out.print(f"average '{kind}': {value}", highlight=False)
 
 
 @app.command(
@@ -205,6 +240,32 @@ def predict(
         raise DataError(f"{output} exists. Choose another --output, or add --force to replace it.")
     rows = predict_file(model, file, output, text=text or [], max_length=max_length, batch_size=batch_size)
     out.print(f"{rows:,} predictions in {output}", highlight=False)
+
+
+@app.command(
+    epilog="Examples: limbeck profile table task.train=train.csv task.text=text task.label=intent "
+    "--model bert-base-uncased   |   limbeck profile glue/rte --data-dir data/glue --model bert-base-uncased"
+)
+def profile(
+    task: Annotated[str, typer.Argument(help="A task's name: see 'limbeck tasks'.")],
+    overrides: Overrides = None,
+    model: Annotated[str, typer.Option(help="The model whose tokenizer counts: a folder or a name on the hub.")] = "",
+    data_dir: DataDir = None,
+    max_length: MaxLength = None,
+) -> None:
+    """Show what a task's data hold: rows, lengths, what would be cut, labels, and what to look into."""
+    from limbeck.recipe import load_task_block
+
+    if not model:
+        raise RecipeError("Which model will read the texts? Add --model, e.g. --model bert-base-uncased.")
+    block = load_task_block({"name": task}, [*_flags(data_dir, max_length), *(overrides or [])])
+
+    from limbeck.models import load_tokenizer
+    from limbeck.tasks import load_task
+    from limbeck.tasks.profile import profile as look_at
+
+    length = None if block.max_length == "auto" else block.max_length
+    _show_profile(look_at(load_task(block.name, **block.options), load_tokenizer(model), length))
 
 
 @app.command(epilog="Example: limbeck methods kd")
@@ -425,8 +486,60 @@ def _run(recipe: Any, output: Path | None, resume: bool) -> None:
     out.print(f"Run directory: {run.path}", highlight=False)
 
 
+def _show_profile(found: Any) -> None:
+    """As tables: the splits, then what their labels are."""
+    if not found.splits:
+        out.print(*found.lines(), sep="\n", highlight=False)
+        return
+    fate = "in several windows" if found.problem == "span" else "cut"
+    title = f"{found.task}: {found.problem.replace('_', '-')}, read up to {found.max_length:,} tokens"
+    splits = Table("split", "rows", "median", "95%", "longest", fate, title=title)
+    for column in splits.columns[1:]:
+        column.justify = "right"
+    for name, split in found.splits.items():
+        lengths = [f"{value:,}" for value in split.lengths.values()] or ["", "", ""]
+        splits.add_row(name, f"{split.rows:,}", *lengths, f"{100 * split.too_long:.1f}%" if split.lengths else "")
+    out.print(splits)
+    _show_labels(found)
+    for warning in found.warnings:
+        out.print(f"Worth knowing: {warning}.", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_labels(found: Any) -> None:
+    labelled = {name: split for name, split in found.splits.items() if split.counts or split.numbers}
+    if not labelled:
+        return
+    table = Table(found.counted, *labelled, *(["weight"] if found.class_weights else []))
+    for column in table.columns[1:]:
+        column.justify = "right"
+    train = found.splits["train"]
+    counts, more = train.most_frequent()
+    for name in counts:
+        weight = [f"{found.class_weights[name]:.3g}"] if found.class_weights else []
+        table.add_row(escape(name), *(f"{split.counts.get(name, 0):,}" for split in labelled.values()), *weight)
+    if more:
+        rest = [sum(count for name, count in s.counts.items() if name not in counts) for s in labelled.values()]
+        table.add_row(f"{more:,} more", *(f"{count:,}" for count in rest))
+    for name in train.numbers:
+        table.add_row(name, *(f"{split.numbers[name]:.4g}" for split in labelled.values()))
+    out.print(table)
+
+
 def _list(title: str, listing: dict[str, str], hint: str) -> None:
     table = Table(show_header=False, title=title, caption=hint)
     for name, description in listing.items():
         table.add_row(name, description)
     out.print(table)
+
+
+def _show_submission(folder: Path, files: tuple[str, ...]) -> None:
+    from limbeck.tasks.submission import ARCHIVE, GLUE_FILES, glue_files
+
+    for name in files:
+        out.print(f"Written: {folder / name}", highlight=False)
+    if not set(files) & set(GLUE_FILES):
+        return
+    there, missing = glue_files(folder)
+    archive = f"{folder / ARCHIVE} holds {len(there)} of GLUE's {len(GLUE_FILES)} files"
+    out.print(f"{archive}: {', '.join(there)}", highlight=False)
+    out.print(f"Missing: {', '.join(missing)}" if missing else "It is complete.", highlight=False)

@@ -25,10 +25,21 @@ class Family:
     causal: bool = False  # a token sees only the tokens before it
     raw_scores: bool = True  # q·k/√d_head is what the model's attention softmaxes (no rotary, no relative part)
     raw_scores_if: Mapping[str, Any] = field(default_factory=dict)  # ... as long as the config says so
+    base_names: tuple[str, ...] = ()  # what models with different heads call their base model, where they disagree
 
 
 _SELF = "attention.self."
 _BERT = Family("encoder.layer", _SELF + "query", _SELF + "key", _SELF + "value")
+_LLAMA = Family(
+    "layers",
+    "self_attn.q_proj",
+    "self_attn.k_proj",
+    "self_attn.v_proj",
+    final_norm="norm",
+    causal=True,
+    raw_scores=False,
+    base_names=("model", "transformer"),
+)
 
 FAMILIES: dict[str, Family] = {
     "bert": _BERT,
@@ -52,6 +63,10 @@ FAMILIES: dict[str, Family] = {
     "modernbert": Family(
         "layers", "attn.Wqkv", "attn.Wqkv", "attn.Wqkv", fused=True, final_norm="final_norm", raw_scores=False
     ),
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
 }
 
 _PART = {"queries": 0, "keys": 1, "values": 2}
@@ -74,6 +89,11 @@ def blocks_of(model: Any) -> nn.ModuleList:
     return blocks
 
 
+def decides_tokens(model: Any) -> bool:
+    """Whether the model's head has logits for each token (tags, answers) and not for each text."""
+    return type(model).__name__.endswith(("ForTokenClassification", "ForQuestionAnswering"))
+
+
 def has_raw_scores(model: Any) -> bool:
     """Whether q·k/√d_head is what this model's attention softmaxes."""
     family = family_of(model)
@@ -85,6 +105,20 @@ def has_raw_scores(model: Any) -> bool:
 def projection(family: Family, kind: str, block: nn.Module) -> nn.Module:
     """The module of a block whose output holds its ``queries``, ``keys`` or ``values``."""
     return block.get_submodule(getattr(family, kind))
+
+
+def width_of(model: Any, kind: str) -> int:
+    """How wide the ``queries``, ``keys`` or ``values`` of a layer are, or what else is kept of it.
+
+    Keys and values that several heads share are narrower than the queries, which need not have the model's width.
+    """
+    if kind not in _PART:
+        return int(model.config.hidden_size)
+    family = family_of(model)
+    module: Any = projection(family, kind, blocks_of(model)[0])
+    # GPT-2 has a linear module of its own
+    width = int(module.out_features if isinstance(module, nn.Linear) else module.nf)
+    return width // 3 if family.fused else width
 
 
 def projected(family: Family, kind: str, output: Tensor) -> Tensor:

@@ -11,32 +11,36 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from limbeck.batches import Batches
-from limbeck.capture import model_inputs
-from limbeck.methods.ft import predicted
+from limbeck.capture import logits_of, model_inputs
+from limbeck.families import decides_tokens
 from limbeck.progress import progress
-from limbeck.tasks.task import IGNORED
+from limbeck.tasks.task import IGNORED, Logits
 
 
 def predict_logits(
     model: Any, encoded: Any, collate: Callable[[list[Any]], Any], batch_size: int = 32, job: str = "predict"
-) -> np.ndarray:
-    """Logits (N, labels) in the order of ``encoded``; sorted by length inside, so that little is padded."""
+) -> Logits:
+    """Logits in the order of ``encoded``; sorted by length inside, so that little is padded."""
     batches = Batches(encoded, collate, batch_size)
     training = model.training
     model.eval()
-    rows: list[np.ndarray] = []
+    rows: list[np.ndarray] = []  # of each example (labels,) or (tokens, labels)
     try:
         with torch.inference_mode(), progress(job, len(encoded)) as steps:
             for batch in batches:
                 batch = {name: value.to(model.device) for name, value in batch.items()}
-                rows.append(model(**model_inputs(model, batch)).logits.float().cpu().numpy())
-                steps.advance(len(rows[-1]))
+                logits = logits_of(model(**model_inputs(model, batch))).float()
+                if logits.dim() == 3:
+                    real = batch["attention_mask"].bool()
+                    rows += [row[kept].cpu().numpy() for row, kept in zip(logits, real, strict=True)]
+                else:
+                    rows += list(logits.cpu().numpy())
+                steps.advance(len(logits))
     finally:
         model.train(training)
-    logits = np.concatenate(rows)
-    restored = np.empty_like(logits)
-    restored[torch.cat(batches.indices).numpy()] = logits
-    return restored
+    order = torch.cat(batches.indices).argsort().tolist()
+    restored = [rows[place] for place in order]
+    return restored if decides_tokens(model) else np.stack(restored)
 
 
 def dev_loss(distiller: Any, batches: Batches, job: str = "evaluate on validation") -> dict[str, float]:
@@ -56,7 +60,7 @@ def dev_loss(distiller: Any, batches: Batches, job: str = "evaluate on validatio
                 loss, rows = loss + size * output["loss"].item(), rows + size
                 if output["logits"] is not None:
                     labels = batch["labels"].to(device)
-                    logits, labels = predicted(output["logits"], labels).float(), labels[labels != IGNORED]
+                    logits, labels = output["logits"][labels != IGNORED].float(), labels[labels != IGNORED]
                     nats += cross_entropy(logits, labels, reduction="sum").item()
                     right += int((logits.argmax(-1) == labels).sum())
                     tokens += len(labels)

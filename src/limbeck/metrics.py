@@ -7,7 +7,7 @@ import and most commands never score anything.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from limbeck.errors import DataError
 
 _NO_SHARE = ("mse", "loss", "perplexity")  # every other metric is a share or a correlation, shown in hundredths
+_NOTHING = "There is nothing to score: no predictions were given. Check that the split has rows."
 Metric = Callable[[Any, Any], float]
 
 
@@ -76,6 +77,37 @@ def mse(predictions: Any, labels: Any) -> float:
     return float(np.mean((predictions - labels) ** 2))
 
 
+def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """(type, first word, word after the last) of each entity in a row of BIO tags (BIOES and BILOU too).
+
+    An I- without a beginning begins an entity, as the CoNLL evaluation counts it.
+    """
+    found, start, kind, before = set(), 0, "", ""
+    for place, tag in enumerate([*tags, "O"]):
+        prefix, _, kind_here = tag.partition("-")
+        if kind and not (prefix in ("I", "E", "L") and kind_here == kind and before not in ("E", "L", "S", "U")):
+            found.add((kind, start, place))
+            kind = ""
+        if not kind and tag != "O":
+            start, kind = place, kind_here
+        before = prefix
+    return found
+
+
+def entity_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, float]:
+    """Micro F1, precision and recall of whole entities: right only if type, first and last word are."""
+    if not labels:
+        raise DataError(_NOTHING)
+    pairs = [(entities(ours), entities(theirs)) for ours, theirs in zip(predictions, labels, strict=True)]
+    right = sum(len(ours & theirs) for ours, theirs in pairs)
+    guessed, there = sum(len(ours) for ours, _ in pairs), sum(len(theirs) for _, theirs in pairs)
+    return {
+        "entity_f1": 2 * right / max(guessed + there, 1),
+        "entity_precision": right / max(guessed, 1),
+        "entity_recall": right / max(there, 1),
+    }
+
+
 METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "f1": f1,
@@ -111,7 +143,7 @@ def _arrays(predictions: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     if predictions.shape != labels.shape:
         raise ValueError(f"predictions have shape {predictions.shape} but labels {labels.shape}")
     if labels.size == 0:
-        raise DataError("There is nothing to score: no predictions were given. Check that the split has rows.")
+        raise DataError(_NOTHING)
     return predictions, labels
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
 )
 
 from limbeck import hub
-from limbeck.errors import ModelError
+from limbeck.errors import ModelError, RecipeError
 from limbeck.families import family_of
 from limbeck.tasks.task import Problem, Task
 
@@ -25,6 +29,7 @@ PROBLEM_TYPE: dict[Problem, str] = {
     "regression": "regression",
     "multi_label": "multi_label_classification",
 }
+_HEADS = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
 
 
 def resolve(source: str | Path) -> str:
@@ -42,25 +47,43 @@ def resolve(source: str | Path) -> str:
 def load_tokenizer(source: str | Path) -> Any:
     """The tokenizer saved with a model; decoders without a padding token pad with their end token."""
     tokenizer = _load(AutoTokenizer, resolve(source))
-    if tokenizer.pad_token is None and tokenizer.eos_token is not None:
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise ModelError(
+                f"The tokenizer of {source} has neither a padding token nor an end token, so texts of different length "
+                "cannot share a batch. Add one to the tokenizer, make room for it with "
+                "model.resize_token_embeddings(len(tokenizer)), and save both again."
+            )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
 def model_class(problem: Problem, config: Any) -> Any:
     """The transformers class whose head answers the problem; a language model's follows from its family."""
-    if problem != "language_model":
-        return AutoModelForSequenceClassification
-    return AutoModelForCausalLM if family_of(config).causal else AutoModelForMaskedLM
+    if problem == "language_model":
+        return AutoModelForCausalLM if family_of(config).causal else AutoModelForMaskedLM
+    heads = {"tokens": AutoModelForTokenClassification, "span": AutoModelForQuestionAnswering}
+    return heads.get(problem, AutoModelForSequenceClassification)
+
+
+def problem_of(config: Any) -> Problem:
+    """What the head of a saved model answers."""
+    head = (config.architectures or [""])[0]
+    if head.endswith("ForTokenClassification"):
+        return "tokens"
+    if head.endswith("ForQuestionAnswering"):
+        return "span"
+    kinds: dict[str, Problem] = {name: problem for problem, name in PROBLEM_TYPE.items()}
+    return kinds.get(config.problem_type, "regression" if config.num_labels == 1 else "classification")
 
 
 def label_config(task: Task) -> dict[str, Any]:
     """The entries of a model's config that describe the task's labels, kept in every exported model."""
     if task.problem == "language_model":
         return {}
-    names = task.label_names or ("score",)
+    names = ("start", "end") if task.problem == "span" else task.label_names or ("score",)
     return {
-        "problem_type": PROBLEM_TYPE[task.problem],
+        "problem_type": PROBLEM_TYPE.get(task.problem),
         "id2label": dict(enumerate(names)),
         "label2id": {name: index for index, name in enumerate(names)},
     }
@@ -69,17 +92,23 @@ def label_config(task: Task) -> dict[str, Any]:
 def load_for_training(source: str | Path, task: Task, tokenizer: Any) -> Any:
     """A model to fine-tune on the task; its head is made anew where the checkpoint has none that fits."""
     model, _ = _load_model(source, task.problem, ignore_mismatched_sizes=True, **label_config(task))
-    model.config.pad_token_id = tokenizer.pad_token_id
+    _use_padding(source, model, tokenizer)
     return model
 
 
 def load_fine_tuned(source: str | Path, task: Task | None = None) -> Any:
     """A model whose head has been trained, for that task where one is given: a teacher, or a model to evaluate."""
-    model, missing = _load_model(source, task.problem if task else "classification")
+    problem = task.problem if task else problem_of(load_config(source))
+    model, missing = _load_model(source, problem)
+    other = (model.config.architectures or [""])[0].partition("For")[2]
+    if other in _HEADS and not type(model).__name__.endswith(other):  # BERT's heads of texts and tokens are named alike
+        missing = missing or [f"its head is for {other}"]
     if missing:
         raise _no_head(source, missing, task)
     if task is not None and task.label_names:
         _check_labels(source, model, task)
+    if family_of(model).causal:
+        _use_padding(source, model, load_tokenizer(source))
     return model
 
 
@@ -91,11 +120,26 @@ def load_teacher(source: str | Path, task: Task) -> tuple[Any, ModelError | None
     if task.problem != "language_model":
         return load_fine_tuned(source, task), None
     model, missing = _load_model(source, task.problem)
+    if family_of(model).causal:
+        _use_padding(source, model, load_tokenizer(source))
     return model, _no_head(source, missing, task) if missing else None
 
 
+def _use_padding(source: str | Path, model: Any, tokenizer: Any) -> None:
+    """The classifier of a decoder reads the last token that its config does not call padding."""
+    known = model.get_input_embeddings().num_embeddings
+    if tokenizer.pad_token_id >= known:
+        raise ModelError(
+            f"The padding token '{tokenizer.pad_token}' has the id {tokenizer.pad_token_id}, but {source} has "
+            f"embeddings for {known:,} tokens only. Make room for it with model.resize_token_embeddings, or let "
+            "another token pad, and save model and tokenizer again."
+        )
+    model.config.pad_token_id = tokenizer.pad_token_id
+
+
 def _no_head(source: str | Path, missing: list[str], task: Task | None) -> ModelError:
-    kind = "language modelling" if task is not None and task.problem == "language_model" else "classification"
+    kinds = {"language_model": "language modelling", "tokens": "token classification", "span": "question answering"}
+    kind = kinds.get(task.problem, "classification") if task is not None else "classification"
     return ModelError(
         f"{source} has no trained {kind} head (missing: {', '.join(missing[:3])}). "
         f"Fine-tune it first: limbeck finetune {task.name if task else 'TASK'} --model {source}"
@@ -133,9 +177,31 @@ def check_same_tokenizer(student: Any, teacher: Any) -> None:
     )
 
 
+def load_config(source: str | Path) -> Any:
+    return _load(AutoConfig, resolve(source))
+
+
 def depth_of(source: str | Path) -> int:
     """How many blocks a model has, from its config alone."""
-    return int(_load(AutoConfig, resolve(source)).num_hidden_layers)
+    return int(load_config(source).num_hidden_layers)
+
+
+def longest_input(model: Any) -> int:
+    """How many tokens a model can read."""
+    limit = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
+    if model.config.model_type in ("roberta", "xlm-roberta"):
+        limit -= model.config.pad_token_id + 1  # their positions start after the padding id
+    return int(limit)
+
+
+def checked_length(max_length: int, model: Any) -> int:
+    """A length that somebody asked for; more than the model reads is an error."""
+    if max_length > (limit := longest_input(model)):
+        raise RecipeError(
+            f"task.max_length is {max_length}, but this {model.config.model_type} model reads at most {limit} tokens. "
+            f"Set task.max_length={limit} or less; longer texts are then cut."
+        )
+    return max_length
 
 
 def parameters(model: Any) -> int:
@@ -145,9 +211,14 @@ def parameters(model: Any) -> int:
 def _load_model(source: str | Path, problem: Problem, **options: Any) -> tuple[Any, list[str]]:
     """The model, in float32 whatever the file holds (halves cannot be trained as they are), and what the file lacks."""
     folder = resolve(source)
-    loader = model_class(problem, _load(AutoConfig, folder))
+    config = load_config(source)
     options |= {"dtype": torch.float32, "use_safetensors": True, "output_loading_info": True}
-    model, info = _load(loader, folder, **options)
+    names = family_of(config).base_names
+    if names:  # all weights as in the base model alone; transformers puts the name that this head gives it before them
+        options["key_mapping"] = {rf"^{name}\.": "" for name in names}
+    model, info = _load(model_class(problem, config), folder, **options)
+    if names:
+        vars(model).pop("_weight_conversions", None)  # else the model would be saved with the names turned back
     return model, sorted(info["missing_keys"])
 
 
@@ -156,7 +227,7 @@ def _load(loader: Any, source: str, **options: Any) -> Any:
         hub.use_cache_only_if_offline()
     try:
         return loader.from_pretrained(source, **options)
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, StrictDataclassError) as error:
         if Path(source).is_dir():
             seen = ", ".join(sorted(entry.name for entry in Path(source).iterdir())[:8]) or "nothing"
             raise ModelError(

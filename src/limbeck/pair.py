@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from limbeck.errors import ModelError
-from limbeck.families import blocks_of, family_of, has_raw_scores
+from limbeck.families import blocks_of, family_of, has_raw_scores, width_of
 from limbeck.tasks.task import Problem
 
 
@@ -20,6 +20,9 @@ class Shape:
     heads: int
     causal: bool = False  # a decoder: a token sees only the tokens before it
     raw_scores: bool = True  # its attention softmaxes q·k/√d_head
+    key_heads: int | None = None  # of keys and values, where several heads share them
+    query_width: int | None = None  # where it is not the model's width
+    key_width: int | None = None
 
     @classmethod
     def of(cls, model: Any) -> Shape:
@@ -31,7 +34,18 @@ class Shape:
             config.num_attention_heads,
             family_of(model).causal,
             has_raw_scores(model),
+            getattr(config, "num_key_value_heads", None),
+            width_of(model, "queries"),
+            width_of(model, "keys"),
         )
+
+    def heads_of(self, kind: str) -> int:
+        """How many heads the ``queries``, ``keys`` or ``values`` have."""
+        return (None if kind == "queries" else self.key_heads) or self.heads
+
+    def width_of(self, kind: str) -> int:
+        """How wide the ``queries``, ``keys`` or ``values`` of all heads are."""
+        return (self.query_width if kind == "queries" else self.key_width) or self.width
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,7 @@ class Pair:
     teacher: Shape | None
     problem: Problem
     num_labels: int
+    class_weights: tuple[float, ...] | None = None  # of the task loss
 
     @property
     def the_teacher(self) -> Shape:
@@ -56,5 +71,8 @@ class Pair:
         return self.problem != "language_model"
 
     @classmethod
-    def of(cls, student: Any, teacher: Any | None, problem: Problem) -> Pair:
-        return cls(Shape.of(student), Shape.of(teacher) if teacher else None, problem, student.config.num_labels)
+    def of(
+        cls, student: Any, teacher: Any | None, problem: Problem, class_weights: tuple[float, ...] | None = None
+    ) -> Pair:
+        of_teacher = Shape.of(teacher) if teacher else None
+        return cls(Shape.of(student), of_teacher, problem, student.config.num_labels, class_weights)

@@ -24,9 +24,16 @@ class _Block(pydantic.BaseModel):
 
 class TaskBlock(OpenBlock):
     name: str
-    max_length: PositiveInt = 128
+    max_length: PositiveInt | Literal["auto"] = "auto"  # auto: so that few texts are cut
     too_long: Literal["cut", "refuse"] = "cut"
     padding: Literal["longest", "max_length"] = "longest"
+
+    @pydantic.field_validator("max_length", mode="before")
+    @classmethod
+    def _length(cls, value: Any) -> Any:
+        if value == "auto" or (type(value) is int and value > 0):
+            return value
+        raise ValueError("write a whole number of tokens, at least 1, or auto")
 
 
 class TeacherBlock(_Block):
@@ -118,6 +125,17 @@ class Recipe(_Block):
         """Every setting, defaults included, as a recipe that runs the same again."""
         values = self.model_dump(by_alias=True, exclude_none=True, exclude=set(BLOCKS) if self.stages else None)
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+    def settled(self, max_length: int) -> Recipe:
+        """With the length that was chosen, where the last (or only) stage left it open."""
+        open_task = self.stages[-1].task if self.stages else self.task
+        if open_task is None or open_task.max_length != "auto":
+            return self
+        task = open_task.model_copy(update={"max_length": max_length})
+        if self.stages is None:
+            return self.model_copy(update={"task": task})
+        last = self.stages[-1].model_copy(update={"task": task})
+        return self.model_copy(update={"stages": [*self.stages[:-1], last]})
 
     def split(self) -> list[Recipe]:
         """Each stage as a recipe of its own, from the same student; one without stages is its only one."""

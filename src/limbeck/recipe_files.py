@@ -103,7 +103,9 @@ def _rows(content: dict[str, Any], family: str) -> dict[str, RecipeText]:
             values = copy.deepcopy(content["base"])
             for key, value in (table.get("set", {}) | row.get("set", {})).items():
                 put(values, key, copy.deepcopy(value))
-            scores = list(zip(table["metrics"], row.get("reported", []), strict=False))
+            reported = row.get("reported", [])  # in the order of the table's metrics, or by their names
+            named = reported if isinstance(reported, dict) else dict(zip(table["metrics"], reported, strict=False))
+            scores = list(named.items())
             values["reported"] = [_reported(metric, score, table["where"]) for metric, score in scores]
             about = ", ".join(f"{metric} {_shown(score)}" for metric, score in scores)
             rows[f"{family}/{name}"] = RecipeText(f"{family}/{name}", values, f"{table['where']}: {about}".rstrip(": "))

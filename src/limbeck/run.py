@@ -16,7 +16,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import yaml
 from transformers import TrainingArguments, set_seed
@@ -28,11 +27,11 @@ from limbeck.caching import automatic_cache, named_cache, teacher_logits, use_ca
 from limbeck.errors import RecipeError, RunError
 from limbeck.files import replacing_folder, write_text
 from limbeck.inference import dev_loss, predict_logits
-from limbeck.metrics import METRICS
 from limbeck.models import parameters
 from limbeck.recipe import Recipe, StudentBlock
 from limbeck.tasks.files import write_table
-from limbeck.tasks.task import Task
+from limbeck.tasks.profile import profile
+from limbeck.tasks.task import Task, of_split
 from limbeck.tasks.text import TextTask
 from limbeck.trainer import DistillTrainer, last_checkpoint
 
@@ -95,18 +94,22 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunD
         last = number == len(stages)
         folder = run if last else RunDirectory(run.path / f"stage-{number}")
         if not folder.finished:
-            _run_stage(stage.model_copy(update={"student": student}), folder, recipe if last else stage)
+            new_data = number == 1 or stage.task != stages[number - 2].task
+            _run_stage(stage.model_copy(update={"student": student}), folder, recipe if last else stage, new_data)
         student = StudentBlock(model=str(folder.path))
     return run
 
 
-def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe) -> None:
+def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, show_data: bool) -> None:
     """Train one stage into ``run``, whose recipe.yaml is ``written``."""
     parts = assemble(recipe)
     data = load_data(recipe, parts)
     cache = named_cache(recipe, parts, data)
+    if show_data and logger.isEnabledFor(logging.INFO):
+        for line in profile(parts.task, parts.tokenizer, parts.max_length, data.splits).lines():
+            logger.info("%s", line)
     logger.info("%s", parts.distiller.objective)
-    _open(run, written)
+    _open(run, written.settled(parts.max_length))
     started = time.monotonic()
     steps, dev = _train(recipe, parts, data, cache, run)
     seconds = time.monotonic() - started
@@ -149,7 +152,8 @@ def _differences(ours: Any, theirs: Any, where: str = "") -> set[str]:
         keys = ours.keys() | theirs.keys()
         parts = [_differences(ours.get(key), theirs.get(key), f"{where}.{key}".lstrip(".")) for key in keys]
         return set().union(*parts)
-    return set() if ours == theirs else {f"{where} ({theirs!r} there, {ours!r} now)"}
+    chosen = ours == "auto" and where.endswith("task.max_length")  # which stands for what the run chose
+    return set() if ours == theirs or chosen else {f"{where} ({theirs!r} there, {ours!r} now)"}
 
 
 def _open(run: RunDirectory, recipe: Recipe) -> None:
@@ -227,11 +231,7 @@ def _evaluate(parts: Parts, data: Data) -> Any:
 
 
 def _scores(parts: Parts, data: Data, dev: Any) -> dict[str, float]:
-    return dev if isinstance(parts.task, TextTask) else parts.task.score(dev, _labels(data))
-
-
-def _labels(data: Data) -> np.ndarray:
-    return np.asarray(data.splits["validation"]["labels"][:])
+    return dev if isinstance(parts.task, TextTask) else parts.task.score(dev, data.splits["validation"])
 
 
 def _write_results(recipe: Recipe, parts: Parts, data: Data, dev: Any, run: RunDirectory, cost: dict[str, Any]) -> None:
@@ -246,21 +246,27 @@ def _write_results(recipe: Recipe, parts: Parts, data: Data, dev: Any, run: RunD
         "score": scores[metric],
         "parameters": parameters(parts.student),
         **cost,
-        "examples": len(data.splits["validation"]),
-        "metrics": scores,
+        # questions, not the windows over their texts
+        "examples": len((data.splits if isinstance(parts.task, TextTask) else parts.task.splits)["validation"]),
+        "metrics": scores | _other_scores(parts, data, run),
     }
     if parts.teacher is not None:
         results["teacher"] = _beside_the_teacher(recipe, parts, data, dev)
     if not isinstance(parts.task, TextTask):
-        table = {
-            "id": np.asarray(data.splits["validation"]["id"][:]),
-            "label": _labels(data),
-            "prediction": parts.task.predictions(dev),
-            "logits": dev,
-        }
-        write_table(run.path / "predictions.parquet", table)
+        write_table(run.path / "predictions.parquet", parts.task.answers(dev, data.splits["validation"]))
     # last, because it marks the run as finished
     write_text(run.path / "metrics.json", json.dumps(results, indent=2) + "\n")
+
+
+def _other_scores(parts: Parts, data: Data, run: RunDirectory) -> dict[str, float]:
+    """The student's scores on the task's other validation data (MNLI's mismatched), whose predictions are written."""
+    scores: dict[str, float] = {}
+    for split in parts.task.dev_splits[1:]:
+        encoded = data.splits[split]
+        logits = predict_logits(parts.student, encoded, data.collate, data.batch_size, f"evaluate on {split}")
+        scores |= of_split(split, parts.task.score(logits, encoded))
+        write_table(run.path / f"predictions-{split}.parquet", parts.task.answers(logits, encoded))
+    return scores
 
 
 def _beside_the_teacher(recipe: Recipe, parts: Parts, data: Data, dev: Any) -> dict[str, Any]:
@@ -268,16 +274,8 @@ def _beside_the_teacher(recipe: Recipe, parts: Parts, data: Data, dev: Any) -> d
     if not isinstance(parts.task, TextTask):
         logits = teacher_logits(recipe, parts, data, parts.student.device)
         results["metrics"] = _scores(parts, data, logits)
-        results["agreement"] = agreement(parts.task, dev, logits)
+        results["agreement"] = parts.task.agreement(dev, logits, data.splits["validation"])
     return results
-
-
-def agreement(task: Task, logits: np.ndarray, teacher_logits: np.ndarray) -> float:
-    """How often student and teacher predict the same (regression: how their predictions correlate)."""
-    ours, theirs = task.predictions(logits), task.predictions(teacher_logits)
-    if task.problem == "regression":
-        return METRICS["pearson"](ours, theirs)
-    return float((ours == theirs).mean())
 
 
 def environment() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from limbeck.errors import ModelError, RecipeError, unknown
@@ -82,19 +83,42 @@ def from_config(
         config = copy.deepcopy(base)
     else:
         config = AutoConfig.for_model(model_type, **inherited)
-    if getattr(config, "layer_types", None):
-        config.layer_types = None  # derived again from the new depth
-    follows_width = getattr(config, "pooler_hidden_size", None) == config.hidden_size
-    for name, value in changes.items():
+    for name in changes:
         if not hasattr(config, name):
             raise RecipeError("student.config: " + unknown(f"{model_type} option", name, config.to_dict()))
-        setattr(config, name, value)
-    if follows_width and "pooler_hidden_size" not in changes:
-        config.pooler_hidden_size = config.hidden_size  # DeBERTa derives it once, when the config is made
     try:
+        _change(config, changes)
         return model_class(problem, config).from_config(type(config)(**config.to_dict()))
-    except (ValueError, TypeError, ZeroDivisionError) as error:
-        raise RecipeError(f"student.config: these sizes do not make a {model_type} model: {error}") from error
+    except (ValueError, TypeError, ZeroDivisionError, StrictDataclassError) as error:
+        seen = " ".join(str(error).split())
+        raise RecipeError(f"student.config: these sizes do not make a {model_type} model: {seen}") from error
+
+
+def _change(config: Any, changes: Mapping[str, Any]) -> None:
+    """Set these entries, and again those that the config derived from them when it was made."""
+    derived = [name for name, value in _derived(config).items() if getattr(config, name, None) == value]
+    if getattr(config, "layer_types", None):
+        config.layer_types = None  # derived from the depth, when a config is made
+    for name, value in changes.items():
+        setattr(config, name, value)
+    again = _derived(config)
+    for name in derived:
+        if name not in changes:
+            setattr(config, name, again[name])
+    heads, shared = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
+    if shared and heads % shared:
+        raise ValueError(f"num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({shared})")
+    if "head_dim" in derived and "head_dim" not in changes and config.hidden_size % heads:
+        raise ValueError(f"hidden_size ({config.hidden_size}) is not a multiple of num_attention_heads ({heads})")
+
+
+def _derived(config: Any) -> dict[str, int]:
+    heads = config.num_attention_heads
+    return {
+        "pooler_hidden_size": config.hidden_size,  # DeBERTa
+        "head_dim": config.hidden_size // heads,
+        "num_key_value_heads": heads,
+    }
 
 
 def check_not_deeper(student: Any, teacher: Any) -> None:

@@ -21,7 +21,8 @@ from limbeck.schema import options_of
 from limbeck.tasks.task import IGNORED
 
 FAMILIES = ("bert", "roberta", "gpt2")
-PROBLEMS = {"classification": 3, "regression": 1, "multi_label": 4, "language_model": 7}
+PROBLEMS = {"classification": 3, "regression": 1, "multi_label": 4, "tokens": 5, "span": 2, "language_model": 7}
+DECIDES_TOKENS = ("tokens", "span", "language_model")
 DEPTH, WIDTH = 4, 16
 
 
@@ -68,7 +69,11 @@ def mask_of(lengths, width=None, left=False):
 def labels_for(problem, lengths, width=None, left=False, seed=0):
     generator = torch.Generator().manual_seed(seed)
     batch = len(lengths)
-    if problem == "language_model":  # every second token is predicted
+    if problem == "span":
+        first = mask_of(lengths, width, left).byte().argmax(1)
+        ends = torch.stack([torch.randint(0, length, (2,), generator=generator).sort().values for length in lengths])
+        return ends + first[:, None]
+    if problem in ("tokens", "language_model"):  # every second token is predicted
         labels = torch.full((batch, width or max(lengths)), IGNORED)
         for row, real in zip(labels, mask_of(lengths, width, left), strict=True):
             tokens = torch.randint(0, PROBLEMS[problem], (int(real.sum()),), generator=generator)
@@ -93,7 +98,7 @@ def features(wanted, lengths, problem="classification", *, seed=0, width=None, l
         return tensor.requires_grad_(grad)
 
     generator = torch.Generator().manual_seed(seed)
-    if problem == "language_model":
+    if problem in DECIDES_TOKENS:
         logits = tokens(9, 1, PROBLEMS[problem])
     else:
         logits = torch.randn(len(lengths), PROBLEMS[problem], generator=generator).requires_grad_(grad)
@@ -131,7 +136,7 @@ def test_a_student_that_equals_its_teacher_is_at_the_minimum(name, options, prob
 
 
 @every_stage
-@pytest.mark.parametrize("problem", ["classification", "language_model"])
+@pytest.mark.parametrize("problem", ["classification", *DECIDES_TOKENS])
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 def test_extra_padding_changes_neither_value_nor_gradient(name, options, left, problem):
     objective = objective_for(name, options, problem)

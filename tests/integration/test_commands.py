@@ -8,7 +8,10 @@ from limbeck.methods import METHODS
 from limbeck.recipe_files import shipped_recipes
 from limbeck.tasks import TASKS
 
-COMMANDS = ("finetune", "distill", "evaluate", "predict", "methods", "tasks", "recipes", "validate", "doctor", "demo")
+COMMANDS = (
+    *("finetune", "distill", "cache", "evaluate", "predict", "profile", "glue"),
+    *("methods", "tasks", "recipes", "validate", "doctor", "demo"),
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

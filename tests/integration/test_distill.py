@@ -112,7 +112,7 @@ class Slow(SoftLogits):
         time.sleep(0.03)
         return super().forward(student, teacher, batch) + self.project(student.logits).square().mean()
 def slow(pair):
-    return Objective(task=(1.0, TaskLoss(pair.problem)), slow=(1.0, Slow(pair)))
+    return Objective(task=(1.0, TaskLoss(pair)), slow=(1.0, Slow(pair)))
 """
 
 

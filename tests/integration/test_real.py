@@ -1,6 +1,10 @@
-"""Real GLUE data and a real pre-trained encoder, where they are at hand."""
+"""Real data and a real pre-trained encoder, where they are at hand."""
 
 from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +18,7 @@ from limbeck.tasks import load_task
 from limbeck.tokenizer import make_wordpiece
 
 GLUE = SHARED / "data" / "glue"
+SQUAD, WNUT, BANKING, CLINC = (SHARED / "data" / name for name in ("squad", "wnut17", "banking77", "clinc150"))
 ENCODER = SHARED / "models" / "gte-small"
 
 pytestmark = pytest.mark.real
@@ -139,3 +144,97 @@ def test_stages_of_a_real_encoder_through_the_command_line(limbeck, tmp_path):
         assert list(read_json(tmp_path / run / "metrics.json")["metrics"]) == OFFICIAL["mrpc"]
         AutoModelForSequenceClassification.from_pretrained(tmp_path / run / "student")
     assert read_json(tmp_path / "general" / "stage-1" / "metrics.json")["task"] == "text"
+
+
+# Answers, tags and intents
+
+
+def small_squad(version, folder):
+    """Some paragraphs of the real files, as files of the same format."""
+    for stem, paragraphs in (("train", 12), ("dev", 6)):
+        content = read_json(SQUAD / f"{stem}-v{version}.json")
+        for article in content["data"]:
+            article["paragraphs"] = article["paragraphs"][:paragraphs]
+        content["data"] = content["data"][:2]
+        (folder / f"{stem}-v{version}.json").write_text(json.dumps(content))
+    return {"name": f"squad/{version}", "data_dir": str(folder), "max_length": 96, "stride": 32}
+
+
+def entities():
+    names = {"train": "train", "validation": "dev", "test": "test"}
+    return {"name": "tokens", "max_length": 48} | {split: str(WNUT / f"{stem}.conll") for split, stem in names.items()}
+
+
+def banking(folder):
+    """Its test file stands in for the validation file that it does not have."""
+    files = {"train": str(BANKING / "train.csv"), "validation": str(BANKING / "test.csv")}
+    return {"name": "table", "text": "text", "label": "category", "max_length": 48} | files
+
+
+def clinc(folder):
+    """150 intents, and texts that have none of them as a class of its own."""
+    content = read_json(CLINC / "data_small.json")
+    files = {}
+    for split, stem in (("train", "train"), ("validation", "val"), ("test", "test")):
+        rows = content[stem] + content[f"oos_{stem}"]
+        files[split] = str(folder / f"{split}.jsonl")
+        lines = [json.dumps({"text": text, "intent": intent}) + "\n" for text, intent in rows]
+        (folder / f"{split}.jsonl").write_text("".join(lines))
+    return {"name": "table", "text": "text", "label": "intent", "max_length": 32} | files
+
+
+OTHERS = {
+    "squad/1.1": (lambda folder: small_squad("1.1", folder), ["f1", "exact_match"], None),
+    "squad/2.0": (
+        lambda folder: small_squad("2.0", folder),
+        [
+            *("f1", "exact_match", "has_answer_f1", "has_answer_exact_match"),
+            *("no_answer_f1", "no_answer_exact_match", "best_f1", "best_exact_match"),
+        ],
+        None,
+    ),
+    "wnut17": (lambda _: entities(), ["entity_f1", "entity_precision", "entity_recall", "token_accuracy"], 1009),
+    "banking77": (banking, ["accuracy", "macro_f1"], 3080),
+    "clinc150": (clinc, ["accuracy", "macro_f1"], 3100),
+}
+needs_others = pytest.mark.skipif(
+    not all(folder.is_dir() for folder in (SQUAD, WNUT, BANKING, CLINC)),
+    reason="real SQuAD, wnut17, banking77 and clinc150 data are not at ../shared/data",
+)
+
+
+@needs_others
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_teacher_and_a_student_for_answers_tags_and_intents(name, tmp_path):
+    make, metrics, examples = OTHERS[name]
+    block = make(tmp_path)
+    task = load_task(block["name"], **{key: value for key, value in block.items() if key not in ("name", "max_length")})
+    rows = task.split("train").select(range(300))
+    columns = [rows[column] for column in task.text_columns]
+    texts = (" ".join(text) if isinstance(text, list) else text for column in columns for text in column)
+    make_wordpiece(texts, tmp_path / "words", 800)
+    shared = {"task": block, "train": {"max_steps": 3, "batch_size": 16}}
+    student = {"config": SMALL | {"max_position_embeddings": 96}, "tokenizer": str(tmp_path / "words")}
+    teacher = execute(load_recipe(values=shared | {"student": student, "method": {"name": "ft"}}), tmp_path / "teacher")
+    pair = {"teacher": {"model": str(teacher.path)}, "student": {"from": "teacher", "keep": "first:2"}}
+    taught = execute(load_recipe(values=shared | pair | {"method": {"name": "kd"}}), tmp_path / "kd")
+    for run in (teacher, taught):
+        assert list(run.metrics()["metrics"]) == metrics
+        assert run.metrics()["examples"] == (examples or len(task.split("validation")))
+    assert list(taught.metrics()["teacher"]["metrics"]) == metrics
+
+
+@needs_others
+@needs_encoder
+@pytest.mark.slow
+def test_a_real_encoder_learns_intents(tmp_path):
+    """Far more than the 1.3% of chance after a few steps, which mixed up labels would not allow."""
+    task = banking(tmp_path)
+    with Path(task["validation"]).open(newline="") as file:
+        rows = list(csv.reader(file))
+    task["validation"] = str(tmp_path / "dev.csv")
+    with Path(task["validation"]).open("w", newline="") as file:
+        csv.writer(file).writerows([rows[0], *rows[1::8]])
+    train = {"max_steps": 30, "batch_size": 16, "learning_rate": 5e-4, "eval_strategy": "no", "save_strategy": "no"}
+    values = {"task": task, "student": {"model": str(ENCODER)}, "method": {"name": "ft"}, "train": train}
+    assert execute(load_recipe(values=values), tmp_path / "run").metrics()["score"] > 0.05

@@ -9,7 +9,7 @@ import torch
 import yaml
 from chaos import kill_after
 from safetensors.torch import load_file
-from tiny import SIZES, read_json, sentences, table_task, tiny_model
+from tiny import DECODERS, SIZES, read_json, sentences, table_task, tiny_model
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from limbeck import execute, load_recipe
@@ -142,7 +142,7 @@ def test_text_then_task_killed_and_resumed(limbeck, table_files, teacher_folder,
 @pytest.mark.parametrize("method", ["distilbert", "minilmv2", "fcd"])
 def test_text_stage_of_every_family(family, method, corpus, tokenizer, table_files, tmp_path):
     teacher = tiny_model(family, depth=4)
-    causal = family == "gpt2"
+    causal = family in DECODERS
     torch.manual_seed(0)
     (AutoModelForCausalLM if causal else AutoModelForMaskedLM).from_config(teacher.config).save_pretrained(
         tmp_path / "lm"
@@ -169,7 +169,7 @@ def test_text_stage_of_every_family(family, method, corpus, tokenizer, table_fil
     }
     run = execute(load_recipe(values=values), tmp_path / "run")
     config = read_json(run.path / "stage-1" / "student" / "config.json")
-    assert config["architectures"][0].endswith("LMHeadModel" if causal else "ForMaskedLM")
+    assert config["architectures"][0].endswith(("LMHeadModel", "ForCausalLM") if causal else "ForMaskedLM")
     assert 0 <= run.metrics()["score"] <= 1
     scores = read_json(run.path / "stage-1" / "metrics.json")["metrics"]
     assert ("perplexity" in scores) == (method != "minilmv2")  # it neither needs nor trains a head

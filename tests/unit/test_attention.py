@@ -354,8 +354,12 @@ PROJECTIONS = {
     "deberta-v2": ("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"),
     "gpt2": ("attn.c_attn",) * 3,
     "modernbert": ("attn.Wqkv",) * 3,
+    **dict.fromkeys(
+        ("llama", "mistral", "qwen2", "qwen3"), ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    ),
 }
-BLOCKS = {"distilbert": "transformer.layer", "gpt2": "h", "modernbert": "layers"}
+BLOCKS = {"distilbert": "transformer.layer", "gpt2": "h"}
+BLOCKS |= dict.fromkeys(("modernbert", "llama", "mistral", "qwen2", "qwen3"), "layers")
 LAYERS = (1, 2, 3)
 
 

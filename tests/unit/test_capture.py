@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import SIZES, tiny_batch, tiny_model
+from tiny import DECODERS, SIZES, WIDTHS, tiny_batch, tiny_model
 
 from limbeck.capture import Capture, model_inputs
 from limbeck.errors import ModelError
@@ -35,9 +35,10 @@ def test_projections_are_what_the_block_computed(family):
     layers = frozenset({1, 3})
     with torch.no_grad():
         _, features = Capture(model)(tiny_batch(), Wanted(queries=layers, keys=layers, values=layers))
-    for kind in (features.queries, features.keys, features.values):
+    widths = WIDTHS.get(family, (32, 32, 32))
+    for kind, width in zip((features.queries, features.keys, features.values), widths, strict=True):
         assert set(kind) == layers
-        assert all(tensor.shape == (3, 7, 32) for tensor in kind.values())
+        assert all(tensor.shape == (3, 7, width) for tensor in kind.values())
     assert not torch.equal(features.queries[1], features.keys[1])
     assert not torch.equal(features.keys[1], features.values[1])
 
@@ -76,8 +77,9 @@ def test_pooled_states_are_those_of_the_real_tokens(family, how):
             torch.testing.assert_close(row, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_decoders_features_do_not_depend_on_the_side_and_the_amount_of_padding():
-    model = tiny_model("gpt2").eval()
+@pytest.mark.parametrize("family", DECODERS)
+def test_a_decoders_features_do_not_depend_on_the_side_and_the_amount_of_padding(family):
+    model = tiny_model(family).eval()
     rows = [{"input_ids": [5, 9, 7, 30], "attention_mask": [1] * 4}, {"input_ids": [8, 6], "attention_mask": [1] * 2}]
     found = []
     for side, width in (("right", 4), ("left", 4), ("left", 9)):

@@ -8,6 +8,7 @@ import typing
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pytest
@@ -88,6 +89,51 @@ def test_mnli_official_columns_and_both_genres(write: Write) -> None:
     assert task.split("validation_mismatched")["label"][:] == [0, 1, 2]
     assert task.label_names == ("entailment", "neutral", "contradiction")
     assert "label" not in task.split("test").column_names
+
+
+def test_mnli_scores_the_mismatched_data_where_they_are_there(write: Write) -> None:
+    rows = "index\tsentence1\tsentence2\tgold_label\n0\tA\tB\tneutral\n"
+    root = write("MNLI", rows)
+    assert load_task("glue/mnli", data_dir=root).dev_splits == ("validation",)
+    Path(root, "MNLI", "dev_mismatched.tsv").write_text(rows)
+    assert load_task("glue/mnli", data_dir=root).dev_splits == ("validation", "validation_mismatched")
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "labels"),
+    [
+        ("diagnostic/diagnostic.tsv", "index\tsentence1\tsentence2\n0\tP\tH\n", None),
+        ("AX/AX.tsv", "index\tsentence1\tsentence2\n0\tP\tH\n", None),
+        ("AX/diagnostic.tsv", "Logic\tPremise\tHypothesis\n\tP\tH\n", None),
+        ("AX/test.tsv", "Logic\tPremise\tHypothesis\tLabel\n\tP\tH\tneutral\n", [1]),
+        ("MNLI/diagnostic.tsv", "Premise\tHypothesis\tLabel\nP\tH\tcontradiction\n", [2]),
+    ],
+)
+def test_the_diagnostic_set_of_mnli(
+    write: Write, monkeypatch: pytest.MonkeyPatch, place: str, content: str, labels: list[int] | None
+) -> None:
+    root = Path(write("MNLI", "index\tsentence1\tsentence2\tgold_label\n0\tA\tB\tneutral\n"))
+    (root / place).parent.mkdir(exist_ok=True)
+    (root / place).write_text(content)
+    monkeypatch.chdir(root / "MNLI")
+    for data_dir in (str(root), str(root / "MNLI"), "."):  # beside MNLI, wherever that is seen from
+        task = load_task("glue/mnli", data_dir=data_dir)
+        expected = {"id": [0], "premise": ["P"], "hypothesis": ["H"]} | ({"label": labels} if labels else {})
+        assert task.split("diagnostic")[:] == expected
+        assert task.dev_splits == ("validation",)
+
+
+def test_the_diagnostic_set_is_scored_by_mcc(write: Write) -> None:
+    task = load_task("glue/mnli", data_dir=write("MNLI", "sentence1\tsentence2\tgold_label\nA\tB\tneutral\n"))
+    labels, logits = [0, 1, 2, 0], [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    scores = {
+        split: task.score(logits, datasets.Dataset.from_dict({"labels": labels}, split=datasets.NamedSplit(split)))
+        for split in ("validation", "diagnostic")
+    }
+    # three rows of class 0 and one of 1 are predicted, 2, 1 and 1 are there; three are right
+    covariance = 3 * 4 - (3 * 2 + 1 * 1)
+    expected = covariance / ((16 - 9 - 1) * (16 - 4 - 1 - 1)) ** 0.5
+    assert scores == {"validation": {"accuracy": 0.75}, "diagnostic": {"mcc": pytest.approx(expected)}}
 
 
 def test_stray_quotes_are_data(write: Write) -> None:
@@ -207,14 +253,19 @@ def hub_split(names: list[str] | None, labels: list[float], **texts: list[str]) 
     return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
 
 
-def test_hub_gives_the_same_shape_as_files(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("diagnostic", [True, False])
+def test_hub_gives_the_same_shape_as_files(monkeypatch: pytest.MonkeyPatch, diagnostic: bool) -> None:
     names = ["entailment", "neutral", "contradiction"]
     calls = []
 
-    def load_dataset(path: str, config: str) -> datasets.DatasetDict:
-        calls.append((path, config))
+    def load_dataset(path: str, config: str, split: str | None = None) -> Any:
+        calls.append((path, config, split))
         labelled = hub_split(names, [2, 0], premise=["a", "b"], hypothesis=["c", "d"])
         hidden = hub_split(names, [-1], premise=["a"], hypothesis=["c"])
+        if config == "ax":
+            if not diagnostic:
+                raise ConnectionError("not cached")
+            return hidden
         return datasets.DatasetDict(
             train=labelled,
             validation_matched=labelled,
@@ -225,10 +276,13 @@ def test_hub_gives_the_same_shape_as_files(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     task = load_task("glue/mnli")
-    assert calls == [("nyu-mll/glue", "mnli")]
-    assert list(task.splits) == ["train", "validation", "validation_mismatched", "test", "test_mismatched"]
+    assert calls == [("nyu-mll/glue", "mnli", None), ("nyu-mll/glue", "ax", "test")]
+    expected = ["train", "validation", "validation_mismatched", "test", "test_mismatched"]
+    assert list(task.splits) == expected + ["diagnostic"] * diagnostic
+    assert task.dev_splits == ("validation", "validation_mismatched")
     assert task.split("train")[:] == {"id": [0, 1], "premise": ["a", "b"], "hypothesis": ["c", "d"], "label": [2, 0]}
-    assert task.split("test")[:] == {"id": [0], "premise": ["a"], "hypothesis": ["c"]}
+    for split in ("test", "diagnostic")[: 1 + diagnostic]:
+        assert task.split(split)[:] == {"id": [0], "premise": ["a"], "hypothesis": ["c"]}
 
 
 def test_hub_regression_and_changed_label_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -314,7 +368,7 @@ def test_score_predictions_and_probabilities(write: Write) -> None:
     task = load_task("glue/rte", data_dir=write("RTE", RTE))
     logits = [[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]
     assert task.predictions(logits).tolist() == [0, 1, 0]
-    assert task.score(logits, [0, 1, 1]) == {"accuracy": pytest.approx(2 / 3)}
+    assert task.score(logits, {"labels": [0, 1, 1]}) == {"accuracy": pytest.approx(2 / 3)}
     assert task.probabilities(logits)[0].tolist() == pytest.approx([0.880797, 0.119203], abs=1e-6)
 
 
@@ -350,4 +404,4 @@ def test_real_files(name: str, sizes: tuple[int, ...], positive: float) -> None:
     if name == "qqp":  # its dev file is CSV-quoted
         assert not any('""' in text for text in task.split("validation")["question2"])
     if name == "wnli":
-        assert task.score([[1.0, 0.0]] * 71, labels)["accuracy"] == pytest.approx(0.5634, abs=1e-4)
+        assert task.score([[1.0, 0.0]] * 71, {"labels": labels})["accuracy"] == pytest.approx(0.5634, abs=1e-4)

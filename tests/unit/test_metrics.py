@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from limbeck.errors import DataError
-from limbeck.metrics import METRICS
+from limbeck.metrics import METRICS, entities, entity_scores
 
 
 def test_binary_values_by_hand() -> None:
@@ -98,3 +100,176 @@ def test_diverged_predictions_are_named() -> None:
 def test_shapes_must_agree() -> None:
     with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
         METRICS["accuracy"]([1, 0], [1, 0, 1])
+
+
+# Against formulas, on predictions of any kind
+
+
+def counts(predictions: list[int], labels: list[int], kind: int) -> tuple[int, int, int]:
+    """How often the class was right, wrongly predicted and missed."""
+    pairs = list(zip(predictions, labels, strict=True))
+    right = sum(p == y == kind for p, y in pairs)
+    return right, sum(p == kind for p, _ in pairs) - right, sum(y == kind for _, y in pairs) - right
+
+
+def f1_of(right: int, wrong: int, missed: int) -> float:
+    return 2 * right / (2 * right + wrong + missed) if right else 0.0
+
+
+def by_formula(metric: str, predictions: list[int], labels: list[int]) -> float:
+    kinds, n = sorted({*predictions, *labels}), len(labels)
+    if metric == "f1":
+        return f1_of(*counts(predictions, labels, 1))
+    if metric == "macro_f1":
+        return sum(f1_of(*counts(predictions, labels, kind)) for kind in kinds) / len(kinds)
+    if metric in ("accuracy", "micro_f1"):  # one decision for each row: the same
+        return sum(p == y for p, y in zip(predictions, labels, strict=True)) / n
+    # Matthews' coefficient for any number of classes (Gorodkin, 2004): a correlation of the two one-hot matrices
+    x, y = (np.array([[row == kind for kind in kinds] for row in rows], float) for rows in (predictions, labels))
+    x, y = x - x.mean(0), y - y.mean(0)
+    scale = math.sqrt((x * x).sum() * (y * y).sum())
+    return float((x * y).sum() / scale) if scale > 1e-12 else 0.0
+
+
+PAIRS = st.integers(2, 4).flatmap(
+    lambda kinds: st.lists(st.tuples(st.integers(0, kinds - 1), st.integers(0, kinds - 1)), min_size=1, max_size=12)
+)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "micro_f1", "mcc"])
+@settings(max_examples=100, deadline=None)
+@given(pairs=PAIRS)
+def test_classes_by_formula(metric: str, pairs: list[tuple[int, int]]) -> None:
+    predictions, labels = (list(side) for side in zip(*pairs, strict=True))
+    assert METRICS[metric](predictions, labels) == pytest.approx(by_formula(metric, predictions, labels), abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(pairs=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=12))
+def test_f1_of_two_classes_by_formula(pairs: list[tuple[int, int]]) -> None:
+    predictions, labels = (list(side) for side in zip(*pairs, strict=True))
+    assert METRICS["f1"](predictions, labels) == pytest.approx(by_formula("f1", predictions, labels))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 1), min_size=3, max_size=3), st.lists(st.integers(0, 1), min_size=3, max_size=3)
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_label_sets_by_formula(rows: list[tuple[list[int], list[int]]]) -> None:
+    predictions, labels = (list(side) for side in zip(*rows, strict=True))
+    flat = [value for row in predictions for value in row], [value for row in labels for value in row]
+    per_label = [f1_of(*counts([p[i] for p in predictions], [y[i] for y in labels], 1)) for i in range(3)]
+    assert METRICS["micro_f1"](predictions, labels) == pytest.approx(f1_of(*counts(*flat, 1)))
+    assert METRICS["macro_f1"](predictions, labels) == pytest.approx(sum(per_label) / 3)
+    assert METRICS["accuracy"](predictions, labels) == pytest.approx(np.mean([p == y for p, y in rows]))
+
+
+def ranks(values: list[float]) -> list[float]:
+    """From 1; equal values share their mean rank."""
+    return [sum(v < value for v in values) + (sum(v == value for v in values) + 1) / 2 for value in values]
+
+
+def correlation(a: list[float], b: list[float]) -> float:
+    x, y = np.array(a) - np.mean(a), np.array(b) - np.mean(b)
+    scale = math.sqrt((x * x).sum() * (y * y).sum())
+    return float((x * y).sum() / scale) if scale > 0 else 0.0
+
+
+NUMBERS = st.one_of(st.integers(-3, 3).map(float), st.sampled_from([0.5, 1e6, -1e6, 1e-3]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(pairs=st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=10))
+def test_numbers_by_formula(pairs: list[tuple[float, float]]) -> None:
+    predictions, labels = (list(side) for side in zip(*pairs, strict=True))
+    assert METRICS["pearson"](predictions, labels) == pytest.approx(correlation(predictions, labels), abs=1e-6)
+    assert METRICS["spearman"](predictions, labels) == pytest.approx(correlation(ranks(predictions), ranks(labels)))
+    assert METRICS["mse"](predictions, labels) == pytest.approx(sum((p - y) ** 2 for p, y in pairs) / len(pairs))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_single_row(metric: str) -> None:
+    wrong = METRICS[metric]([0], [1])
+    assert wrong == (1.0 if metric == "mse" else 0.0)
+    assert METRICS[metric]([1], [1]) == (0.0 if metric in ("mse", "mcc", "pearson", "spearman") else 1.0)
+
+
+# Entities
+
+
+def chunks(tags: list[str]) -> list[tuple[str, int, int]]:
+    """The CoNLL evaluation's rules, one by one: when an entity ends before a tag, and when one starts at it."""
+    found, start = [], 0
+    last, last_kind = "O", ""
+    for place, tag in enumerate([*tags, "O"]):
+        part, kind = tag.split("-", 1) if "-" in tag else (tag, "")
+        ends = last != "O" and (part in ("O", "B", "S", "U") or last in ("E", "L", "S", "U") or kind != last_kind)
+        starts = part != "O" and (part in ("B", "S", "U") or last in ("O", "E", "L", "S", "U") or kind != last_kind)
+        if ends:
+            found.append((last_kind, start, place))
+        if starts:
+            start = place
+        last, last_kind = part, kind
+    return found
+
+
+TAG = st.one_of(st.just("O"), st.tuples(st.sampled_from("BIELSU"), st.sampled_from(["x", "y", "x-y"])).map("-".join))
+
+
+@settings(max_examples=400, deadline=None)
+@given(tags=st.lists(TAG, max_size=10))
+def test_entities_by_the_rules(tags: list[str]) -> None:
+    found = chunks(tags)
+    assert len(set(found)) == len(found)
+    assert entities(tags) == set(found)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("", []),
+        ("O O", []),
+        ("B-x", [("x", 0, 1)]),
+        ("B-x I-x O", [("x", 0, 2)]),
+        ("B-x B-x", [("x", 0, 1), ("x", 1, 2)]),
+        ("I-x I-x", [("x", 0, 2)]),  # without a beginning
+        ("O I-x", [("x", 1, 2)]),
+        ("B-x I-y", [("x", 0, 1), ("y", 1, 2)]),  # another type
+        ("I-x I-y I-x", [("x", 0, 1), ("y", 1, 2), ("x", 2, 3)]),
+        ("B-x I-x B-x I-x", [("x", 0, 2), ("x", 2, 4)]),
+        ("B-x E-x I-x", [("x", 0, 2), ("x", 2, 3)]),  # an end ends
+        ("B-x I-x L-x U-y", [("x", 0, 3), ("y", 3, 4)]),
+        ("S-x S-x", [("x", 0, 1), ("x", 1, 2)]),
+        ("S-x I-x", [("x", 0, 1), ("x", 1, 2)]),
+        ("E-x E-x", [("x", 0, 1), ("x", 1, 2)]),
+        ("B-creative-work I-creative-work", [("creative-work", 0, 2)]),
+    ],
+)
+def test_entities_by_hand(tags: str, expected: list[tuple[str, int, int]]) -> None:
+    assert entities(tags.split()) == set(expected)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=st.lists(st.lists(st.tuples(TAG, TAG), max_size=6), min_size=1, max_size=4))
+def test_entity_scores_by_counting(rows: list[list[tuple[str, str]]]) -> None:
+    ours, theirs = ([[pair[side] for pair in row] for row in rows] for side in (0, 1))
+    # entities of different sentences are different
+    a, b = ({(i, *chunk) for i, row in enumerate(side) for chunk in chunks(row)} for side in (ours, theirs))
+    scores = entity_scores(ours, theirs)
+    assert scores["entity_precision"] == pytest.approx(len(a & b) / len(a) if a else 0)
+    assert scores["entity_recall"] == pytest.approx(len(a & b) / len(b) if b else 0)
+    assert scores["entity_f1"] == pytest.approx(f1_of(len(a & b), len(a - b), len(b - a)))
+    assert all(type(value) is float for value in scores.values())
+
+
+def test_no_sentences_and_other_sentences() -> None:
+    with pytest.raises(DataError, match="nothing to score"):
+        entity_scores([], [])
+    with pytest.raises(ValueError, match="zip"):
+        entity_scores([["O"]], [["O"], ["O"]])

@@ -40,7 +40,7 @@ def test_a_task_or_method_of_another_name_takes_nothing_over():
     values["task"]["data_dir"] = "data"
     values["method"] = {"name": "kd", "temperature": 2}
     first, second = load_recipe(values=values).split()
-    assert first.task.options == {"train": "corpus.txt", "mask": 0.15} and first.task.max_length == 128
+    assert first.task.options == {"train": "corpus.txt", "mask": 0.15} and first.task.max_length == "auto"
     assert second.task.options == {"data_dir": "data"} and second.method.options["temperature"] == 2
 
 

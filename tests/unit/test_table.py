@@ -137,13 +137,13 @@ def test_multi_label_from_several_columns(folder: Folder) -> None:
     assert task.predictions(logits).tolist() == [[1, 0], [0, 0], [1, 0]]
     assert task.probabilities([[0.0, 0.0]]).tolist() == [[0.5, 0.5]]
     # tp 2, fn 1; per label 1 and 0
-    scores = task.score(logits, task.split("train")["label"][:])
+    scores = task.score(logits, {"labels": task.split("train")["label"]})
     assert scores == {"micro_f1": pytest.approx(4 / 5), "macro_f1": pytest.approx(1 / 2)}
 
 
 def test_regression_scores(folder: Folder) -> None:
     task = folder.task("a.csv", "text,label\nx,1\ny,2\nz,4\n", problem="regression")
-    scores = task.score([[1.0], [2.0], [3.0]], [1.0, 2.0, 4.0])
+    scores = task.score([[1.0], [2.0], [3.0]], {"labels": [1.0, 2.0, 4.0]})
     assert list(scores) == ["pearson", "spearman", "mse"]
     assert scores["mse"] == pytest.approx(1 / 3)
     assert task.probabilities([[0.5]]).tolist() == [0.5]
@@ -376,3 +376,80 @@ def test_clinc150_is_refused_clearly() -> None:
         pytest.skip(f"the real data is not in {REAL}")
     with pytest.raises(DataError, match=r"line 1: '\{' is not a JSON object"):
         load_task("table", train=str(REAL / "clinc150/data_small.json"), text="text", label="label")
+
+
+# Class weights
+
+UNEVEN = "text,label\n" + "".join(f"t{i},{label}\n" for i, label in enumerate("aaaaaabbbc"))
+
+
+def test_balanced_weights_average_one_over_the_training_rows(folder: Folder) -> None:
+    task = folder.task("a.csv", UNEVEN, class_weights="balanced")
+    assert task.class_weights == pytest.approx((10 / 18, 10 / 9, 10 / 3))
+    labels = task.split("train")["label"][:]
+    assert np.mean([task.class_weights[label] for label in labels]) == pytest.approx(1)
+
+
+def test_balanced_weights_are_of_the_rows_that_are_trained_on(folder: Folder) -> None:
+    """Without a validation file a part of the rows is held out, and here the only row of a class with it."""
+    content = "text,label\nlonely,c\n" + "".join(f"t{i},{'aab'[i % 3]}\n" for i in range(39))
+    seeds = (seed for seed in range(200) if 2 in hold_out(folder, content, seed).split("validation")["label"][:])
+    seed = next(seeds)
+    task = folder.task("a.csv", content, validation=None, seed=seed, class_weights="balanced")
+    labels = task.split("train")["label"][:]
+    assert 2 not in labels and task.class_weights is not None
+    assert task.class_weights[2] == 1.0
+    assert np.mean([task.class_weights[label] for label in labels]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("none", None),
+        ({"c": 5}, (1.0, 1.0, 5.0)),
+        ({"c": "1e1", "a": 0.5}, (0.5, 1.0, 10.0)),
+        ({}, (1.0, 1.0, 1.0)),
+    ],
+)
+def test_weights_by_name(folder: Folder, given: Any, expected: Any) -> None:
+    assert folder.task("a.csv", UNEVEN, class_weights=given).class_weights == expected
+
+
+def test_weights_of_labels_that_are_whole_numbers(folder: Folder) -> None:
+    content = "text,label\nx,0\ny,1\nz,10\n"
+    assert folder.task("a.csv", content, class_weights={10: 4, 1.0: 2}).class_weights == (1.0, 2.0, 4.0)
+
+
+def test_multi_label_weights(folder: Folder) -> None:
+    content = "text,often,rare,never,always\n" + "".join(f"t{i},{int(i < 6)},{int(i < 2)},0,1\n" for i in range(8))
+    labels = ["often", "rare", "never", "always"]
+    task = folder.task("a.csv", content, label=labels, class_weights="balanced")
+    # rows without it by rows with it; where one of the two is missing there is nothing to balance
+    assert task.class_weights == pytest.approx((2 / 6, 6 / 2, 1.0, 1.0))
+    task = folder.task("a.csv", content, label=labels, class_weights={"rare": 2})
+    assert task.class_weights == (1.0, 2.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "weights", "expected"),
+    [
+        (UNEVEN, {"d": 2}, r"Unknown label in task\.class_weights: 'd'.*The labels are a, b, c\."),
+        ("text,label\nx,spam\ny,ham\n", {"spqm": 2}, r"'spqm'\. Did you mean 'spam'\?"),
+        (UNEVEN, "balance", r"task\.class_weights: write none, balanced, or weights .* seen: 'balance'"),
+        (UNEVEN, None, "seen: None"),
+        (UNEVEN, ["a"], r"seen: \['a'\]"),
+        (UNEVEN, {"a": 0}, "weight of 'a' must be a finite number above 0; seen: 0"),
+        (UNEVEN, {"a": -1}, "seen: -1"),
+        (UNEVEN, {"a": float("nan")}, "seen: nan"),
+        (UNEVEN, {"a": float("inf")}, "seen: inf"),
+        (UNEVEN, {"a": True}, "seen: True"),
+        (UNEVEN, {"a": "much"}, "seen: 'much'"),
+        (UNEVEN, {True: 2}, "in quotes"),
+        (UNEVEN, {None: 2}, "None is not a label's name"),
+        ("text,label\nx,1.5\ny,2\n", "balanced", "regression.*Leave it out"),
+        ("text,label\nx,1.5\ny,2\n", {"2": 3}, "regression"),
+    ],
+)
+def test_bad_class_weights(folder: Folder, content: str, weights: Any, expected: str) -> None:
+    with pytest.raises(RecipeError, match=expected):
+        folder.task("a.csv", content, class_weights=weights)

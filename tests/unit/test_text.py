@@ -153,7 +153,7 @@ def test_the_number_of_blocks_is_known_after_counting(corpus, tokenizer):
         len(blocks)
     blocks.count()
     assert len(blocks) == len(list(blocks))
-    batches = Batches(blocks, Collator(tokenizer, token_labels=True), 32)
+    batches = Batches(blocks, Collator(tokenizer, problem="language_model"), 32)
     assert len(batches) == len(list(batches))
 
 
@@ -168,7 +168,7 @@ def test_several_loader_processes_read_each_block_once(corpus, tokenizer, monkey
 def test_a_batch_pads_labels_with_what_is_ignored(tokenizer):
     rows = [{"input_ids": [2, 7, 3], "attention_mask": [1, 1, 1], "labels": [IGNORED, 7, IGNORED]}]
     rows.append({"input_ids": [2, 3], "attention_mask": [1, 1], "labels": [IGNORED, 9]})
-    batch = Collator(tokenizer, token_labels=True)(rows)
+    batch = Collator(tokenizer, problem="language_model")(rows)
     assert batch["labels"].tolist() == [[IGNORED, 7, IGNORED], [IGNORED, 9, IGNORED]]
     assert batch["input_ids"].dtype == batch["labels"].dtype == torch.int64
 

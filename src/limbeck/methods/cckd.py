@@ -54,7 +54,7 @@ def cckd(
         return similarity.cckd_distance(x, y, gamma=gamma, order=order)
 
     return Objective(
-        task=(alpha, TaskLoss(pair.problem)),
+        task=(alpha, TaskLoss(pair)),
         kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
         correlation=(beta, Alignment(pair, layers, pool, difference, mask_padding=True)),
     )

@@ -54,7 +54,7 @@ def cka(
         return torch.where(value == 0, 0, 1 - value)  # 0 exactly: CKA does not exist here
 
     return Objective(
-        task=(gamma, TaskLoss(pair.problem)),
+        task=(gamma, TaskLoss(pair)),
         sim=(alpha, Alignment(pair, layers, pool, distance, mask_padding)),
         kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
     )

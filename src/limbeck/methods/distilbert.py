@@ -59,6 +59,6 @@ def distilbert(
     """
     return Objective(
         kd=(alpha_kd, SoftLogits(pair.problem, temperature)),
-        task=(alpha_task, TaskLoss(pair.problem)),
+        task=(alpha_task, TaskLoss(pair)),
         cosine=(alpha_cos, Cosine(pair)),
     )

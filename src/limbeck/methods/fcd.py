@@ -107,7 +107,7 @@ def fcd(
     levels = tuple(level for level, weight in (("tokens", alpha), ("samples", beta)) if weight != 0)
     settings = {"norm": norm, "loss": relation_loss, "tau": tau, "include_diagonal": include_diagonal}
     return Objective(
-        task=(1.0, TaskLoss(pair.problem)),
+        task=(1.0, TaskLoss(pair)),
         tokens=(alpha, TokenRelations(pair, layers, reduction, mask_padding, levels, **settings)),
         samples=(beta, SampleRelations(pair, layers, reduction, mask_padding, levels, **settings)),
     )

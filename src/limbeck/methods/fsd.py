@@ -224,7 +224,7 @@ def fsd(
         mask_padding: false lets padding count, as code that pads to a fixed length does
     """
     return Objective(
-        task=(alpha, TaskLoss(pair.problem)),
+        task=(alpha, TaskLoss(pair)),
         kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
         intra=(beta * gamma_i, Intra(pair, estimator, mask_padding)),
         local=(beta * gamma_l, Local(pair, estimator, mask_padding)),

@@ -4,46 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from limbeck.features import Features, Needs, Wanted
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
-from limbeck.tasks.task import IGNORED, Problem
+from limbeck.tasks.task import IGNORED, PER_TOKEN, Problem
+
+_NEVER = -1e30  # a logit of probability 0 whose differences are still numbers
 
 
 class TaskLoss(Term):
     """The loss against the labels, averaged over examples.
 
     Cross-entropy for classification, squared error for regression, binary cross-entropy averaged over the labels
-    for multi-label problems. A language model's cross-entropy is averaged over the tokens that it predicts.
+    for multi-label problems. Where tokens are decided (tags, a language model), cross-entropy averaged over them;
+    of a span, the mean of its start's and its end's. Class weights multiply the loss of an example of that class (of
+    multi-label problems: of a label that is there), and are not divided out again in each batch.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, pair: Pair) -> None:
         super().__init__()
-        self.problem = problem
+        self.problem = pair.problem
+        self.weights: Tensor | None
+        weights = None if pair.class_weights is None else torch.tensor(pair.class_weights)
+        self.register_buffer("weights", weights, persistent=False)
 
     def needs(self) -> Needs:
         return Needs(student=Wanted(logits=True))
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        assert student.logits is not None
-        labels = batch["labels"]
-        if self.problem == "language_model":
-            logits, labels = predicted(student.logits, labels).float(), labels[labels != IGNORED]
-            return F.cross_entropy(logits, labels, reduction="sum") / max(len(labels), 1)
-        logits = student.logits.float()  # float32 under any autocast
-        if self.problem == "classification":
-            return F.cross_entropy(logits, labels)
+        logits, labels = decisions(student, batch, self.problem), decided(batch["labels"], self.problem)
         if self.problem == "regression":
             return F.mse_loss(logits.squeeze(-1), labels.float())
-        return F.binary_cross_entropy_with_logits(logits, labels.float())
+        if self.problem == "multi_label":
+            return F.binary_cross_entropy_with_logits(logits, labels.float(), pos_weight=self.weights)
+        return F.cross_entropy(logits, labels, self.weights, reduction="sum") / max(len(labels), 1)
 
 
-def predicted(logits: Tensor, labels: Tensor) -> Tensor:
-    """A language model's logits (B, L, V) at the tokens that it predicts: (n, V)."""
-    return logits[labels != IGNORED]
+def decisions(features: Features, batch: Mapping[str, Tensor], problem: Problem) -> Tensor:
+    """The logits as one row per decision, (n, C), in float32 under any autocast.
+
+    An example is one decision, or each of its tokens that has a label is one. A span is two, its start and its end,
+    each among the real tokens: (2B, L).
+    """
+    assert features.logits is not None
+    if problem in PER_TOKEN:  # chosen first, because most of the (B, L, V) logits are not needed
+        return features.logits[batch["labels"] != IGNORED].float()
+    if problem == "span":
+        mask = features.mask[..., None]
+        return features.logits.float().masked_fill(~mask, _NEVER).transpose(1, 2).flatten(0, 1)
+    return features.logits.float()
+
+
+def decided(labels: Tensor, problem: Problem) -> Tensor:
+    """The labels of these decisions."""
+    if problem in PER_TOKEN:
+        return labels[labels != IGNORED]
+    return labels.flatten() if problem == "span" else labels
 
 
 def ft(pair: Pair) -> Objective:
@@ -52,4 +72,4 @@ def ft(pair: Pair) -> Objective:
     Equation: L = CE(y, s), or the squared error for regression.
     Citation: Devlin et al., 2019, "BERT: Pre-training of Deep Bidirectional Transformers", NAACL.
     """
-    return Objective(task=(1.0, TaskLoss(pair.problem)))
+    return Objective(task=(1.0, TaskLoss(pair)))

@@ -11,19 +11,22 @@ from torch import Tensor
 from limbeck import similarity
 from limbeck.errors import ModelError
 from limbeck.features import Features, Needs, Wanted
-from limbeck.methods.ft import TaskLoss
+from limbeck.methods.ft import TaskLoss, decided
 from limbeck.methods.kd import SoftLogits
-from limbeck.methods.paired import rows_needed, rows_of
+from limbeck.methods.paired import read_token, rows_needed, rows_of
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
 from limbeck.pooling import Pool, pool
 from limbeck.projectors import projector as make_projector
 from limbeck.schema import Count, Positive, Weight
-from limbeck.tasks.task import Problem
+from limbeck.tasks.task import IGNORED, Problem
 
 
 class NearestOfClass(Term):
-    """L_hidd: the squared distance of each sample to the K teacher samples of its class that are nearest to it."""
+    """L_hidd: the squared distance of each sample to the K teacher samples of its class that are nearest to it.
+
+    Where tokens are decided, these are the samples: each tagged token, or the tokens where an answer starts and ends.
+    """
 
     relational = True
 
@@ -35,26 +38,45 @@ class NearestOfClass(Term):
         self.problem, self.bin_width = pair.problem, bin_width
 
     def needs(self) -> Needs:
-        return Needs(Wanted(hidden=[self.student_layer]), rows_needed(self.pool, [self.teacher_layer]))
+        of_teacher: Pool = "tokens" if self.problem in ("tokens", "span") else self.pool
+        return Needs(Wanted(hidden=[self.student_layer]), rows_needed(of_teacher, [self.teacher_layer]))
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        s, _ = pool(student.hidden[self.student_layer], student.mask, self.pool)
-        t = rows_of(teacher, self.teacher_layer, student.mask, self.pool)
+        labels = batch["labels"]
+        if self.problem in ("tokens", "span"):
+            s = deciding_tokens(student.hidden[self.student_layer], labels, self.problem)
+            t = deciding_tokens(teacher.hidden[self.teacher_layer], labels, self.problem)
+        else:
+            s, _ = pool(student.hidden[self.student_layer], student.mask, self.pool)
+            t = rows_of(teacher, self.teacher_layer, student.mask, self.pool)
         s, t = self.project(s).float(), t.float()
-        classes = class_of(batch["labels"], self.problem, self.bin_width)
+        classes = class_of(labels, student.mask, self.problem, self.bin_width)
         nearest, valid = similarity.nearest_same_class(s, t, classes, self.k)
         distances = (s[:, None] - t[nearest]).square().mean(-1)  # B K
-        per_sample = torch.where(valid, distances, 0).sum(-1)
-        return per_sample.sum() if self.reduction == "sum" else per_sample.mean()
+        total = torch.where(valid, distances, 0).sum()
+        return total if self.reduction == "sum" else total / max(len(s), 1)
 
 
-def class_of(labels: Tensor, problem: Problem, bin_width: float) -> Tensor:
-    """What counts as the same class: the label, the bin of a score, or the same set of labels."""
-    if problem == "classification":
-        return labels
+def deciding_tokens(hidden: Tensor, labels: Tensor, problem: Problem) -> Tensor:
+    """(n, D): the tokens that have a label, or for each example those where its answer starts and ends."""
+    if problem == "tokens":
+        return hidden[labels != IGNORED]
+    return hidden.gather(1, labels[..., None].expand(-1, -1, hidden.shape[-1])).flatten(0, 1)
+
+
+def class_of(labels: Tensor, mask: Tensor, problem: Problem, bin_width: float) -> Tensor:
+    """What counts as the same class: the label, the bin of a score, or the same set of labels.
+
+    Of a span: the starts, the ends, and the first tokens of texts without an answer.
+    """
     if problem == "regression":
         return (labels / bin_width).round().long()
-    return labels.unique(dim=0, return_inverse=True)[1]
+    if problem == "multi_label":
+        return labels.unique(dim=0, return_inverse=True)[1]
+    if problem == "span":
+        first = mask.byte().argmax(1, keepdim=True)
+        return torch.where(labels == first, 2, torch.arange(2, device=labels.device)).flatten()
+    return decided(labels, problem)
 
 
 def ics(
@@ -65,7 +87,7 @@ def ics(
     alpha_2: Weight = 0.5,
     alpha_3: Weight = 0.5,
     temperature: Positive = 5.0,
-    pool: Pool = "cls",
+    pool: Pool | None = None,
     reduction: Literal["sum", "mean"] = "sum",
     bin_width: Positive = 1.0,
     projector: bool = False,
@@ -74,7 +96,8 @@ def ics(
 
     Equation: L = α₁·Σ_i Σ_k mean_d (s_i - t_{n(i,k)})² + α₂·T²·KL(softmax(t/T) ‖ softmax(s/T)) + α₃·CE(y, s), n(i, k)
     the k-th nearest teacher sample of the batch with the label of i, on the last hidden state.
-    Left open by the paper: regression; labels are then rounded to bins. K is clamped to what the class has.
+    Left open by the paper: regression, where labels are rounded to bins; tags and answers, where tokens are the
+    samples: those of one tag, those where answers start, and where they end. K is clamped to what the class has.
     Citation: Saadi, Mitrović and Granitzer, 2023, "Intra-Class Similarity-Guided Feature Distillation", NeurIPS.
 
     Options:
@@ -83,13 +106,14 @@ def ics(
         alpha_2: weight of the teacher's logits
         alpha_3: weight of the labels
         temperature: T, softens both distributions
-        pool: the representation of a sample: cls, last or mean
+        pool: the representation of a sample: cls, last or mean; None: the token that the classifiers read (paper: cls)
         reduction: sum over the batch, as printed, or mean
         bin_width: width of a class of scores, for regression
         projector: learn a map to the teacher's width, where the widths differ
     """
     if pair.problem == "language_model":
         raise ModelError("ics needs the class of each text, which plain text does not have. Use fcd, cka or minilmv2.")
+    pool = pool or read_token(pair)
     if pool == "tokens":
         raise ModelError("ics compares samples, so pool must give one row per sample: cls, last, mean or flat.")
     if pair.student.width != pair.the_teacher.width and (not projector or pool == "flat"):
@@ -101,5 +125,5 @@ def ics(
     return Objective(
         hidden=(alpha_1, NearestOfClass(pair, k, pool, bin_width, reduction)),
         kd=(alpha_2, SoftLogits(pair.problem, temperature)),
-        task=(alpha_3, TaskLoss(pair.problem)),
+        task=(alpha_3, TaskLoss(pair)),
     )

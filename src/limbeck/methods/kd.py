@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from limbeck.features import Features, Needs, Wanted
-from limbeck.methods.ft import TaskLoss, predicted
+from limbeck.methods.ft import TaskLoss, decisions
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
 from limbeck.schema import Positive, Share
@@ -18,9 +18,9 @@ from limbeck.tasks.task import Problem
 class SoftLogits(Term):
     """T²·KL(teacher ‖ student) of the softened predictions, summed over classes and averaged over examples.
 
-    A language model's KL is averaged over the tokens that it predicts. Multi-label: the Bernoulli KL of each label,
-    summed over labels. Regression: a softmax over one logit is constant,
-    so the squared difference of the logits is used, which is the same T²-scaled quantity for any T.
+    Where tokens are decided (tags, a language model), KL is averaged over them; of a span, the mean of its start's and
+    its end's. Multi-label: the Bernoulli KL of each label, summed over labels. Regression: a softmax over one logit is
+    constant, so the squared difference of the logits is used, which is the same T²-scaled quantity for any T.
     """
 
     def __init__(self, problem: Problem, temperature: float) -> None:
@@ -32,15 +32,11 @@ class SoftLogits(Term):
         return Needs(student=Wanted(logits=True), teacher=Wanted(logits=True))
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        assert student.logits is not None and teacher.logits is not None
-        s, t = student.logits, teacher.logits
-        if self.problem == "language_model":  # first, because most of the (B, L, V) logits are not needed
-            s, t = predicted(s, batch["labels"]), predicted(t, batch["labels"])
-        s, t = s.float() / self.temperature, t.float() / self.temperature
-        if self.problem in ("classification", "language_model"):
-            divergence = F.kl_div(s.log_softmax(-1), t.log_softmax(-1), reduction="none", log_target=True)
-        elif self.problem == "regression":
+        s, t = (decisions(side, batch, self.problem) / self.temperature for side in (student, teacher))
+        if self.problem == "regression":
             divergence = (s - t).square()
+        elif self.problem != "multi_label":
+            divergence = F.kl_div(s.log_softmax(-1), t.log_softmax(-1), reduction="none", log_target=True)
         else:
             # F.kl_div wants log-probabilities: of "label is on" and "label is off", for each label
             on = F.kl_div(F.logsigmoid(s), F.logsigmoid(t), reduction="none", log_target=True)
@@ -61,6 +57,6 @@ def kd(pair: Pair, *, alpha: Share = 0.5, temperature: Positive = 5.0) -> Object
         temperature: T, softens both distributions
     """
     return Objective(
-        task=(alpha, TaskLoss(pair.problem)),
+        task=(alpha, TaskLoss(pair)),
         kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
     )

@@ -20,7 +20,6 @@ from limbeck.methods.ft import TaskLoss
 from limbeck.objective import Objective
 from limbeck.pair import Pair
 from limbeck.schema import Positive, Share, check, options_of
-from limbeck.tasks.task import Problem
 from limbeck.teacher import LearningTeacher
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam
@@ -36,11 +35,11 @@ class ExaminedTeacher(LearningTeacher):
     lessons: Tensor
 
     def __init__(
-        self, model: Any, student: Any, objective: Objective, problem: Problem, inner_rate: float, teacher_rate: float
+        self, model: Any, student: Any, objective: Objective, pair: Pair, inner_rate: float, teacher_rate: float
     ) -> None:
         super().__init__(model, student, objective)
         self.teach = Capture(model)
-        self.task = TaskLoss(problem)
+        self.task = TaskLoss(pair)
         self.inner_rate, self.teacher_rate = inner_rate, teacher_rate
         self.quiz: Batches | None = None
         self.register_buffer("lessons", torch.zeros((), dtype=torch.long))
@@ -125,7 +124,7 @@ def metadistil(
     objective = _inner(pair, inner, inner_options or {})
     if not 0 < quiz < 1:
         raise RecipeError(f"metadistil holds out a share of the training data: quiz is between 0 and 1; seen: {quiz}.")
-    teacher = partial(ExaminedTeacher, problem=pair.problem, inner_rate=inner_rate, teacher_rate=teacher_rate)
+    teacher = partial(ExaminedTeacher, pair=pair, inner_rate=inner_rate, teacher_rate=teacher_rate)
     return Method(objective, make_teacher=teacher, held_out=quiz)
 
 

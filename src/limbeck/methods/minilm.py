@@ -69,7 +69,7 @@ def minilm(
     check_attention("minilm", pair)
     heads = pair.student.heads
     return Objective(
-        task=(float(pair.labelled) if task is None else task, TaskLoss(pair.problem)),
+        task=(float(pair.labelled) if task is None else task, TaskLoss(pair)),
         kd=(kd, SoftLogits(pair.problem, temperature)),
         attention=(alpha, AttentionKL(pair, layers, "queries", "keys", heads, pair.student.causal)),
         value=(alpha, AttentionKL(pair, layers, "values", "values", heads)),

@@ -13,6 +13,8 @@ from limbeck.objective import Objective
 from limbeck.pair import Pair
 from limbeck.schema import Count, Positive, Weight
 
+_KINDS = ("queries", "keys", "values")
+
 
 def minilmv2(
     pair: Pair,
@@ -32,6 +34,7 @@ def minilmv2(
     softmax(s/T)), R(x) = softmax(x·xᵀ/√d_r) in each of A_r relation heads, d_r = width / A_r of each model, each KL
     averaged over heads and real queries, then over samples.
     Left open by the paper, which distils on plain text: labelled tasks, where the labels are learned too (`task`).
+    Where heads share keys and values, these are split into as many relation heads as the teacher has of them.
     Widths and attention heads may differ, and every model family will do, since no attention score is needed.
     Citation: Wang, Bao, Huang, Dong and Wei, 2021, "MiniLMv2: Multi-Head Self-Attention Relation Distillation for
     Compressing Pretrained Transformers", Findings of ACL.
@@ -46,23 +49,26 @@ def minilmv2(
         temperature: T, softens both distributions of the logits
         layers: which blocks are paired: last, another strategy, or pairs (paper: [[6, 21]] from BERT-large)
     """
-    heads = relation_heads or pair.the_teacher.heads
-    _check_heads(heads, pair.student.width, pair.the_teacher.width)
+    heads = {kind: _heads(pair, kind, relation_heads) for kind in _KINDS}
     return Objective(
-        task=(float(pair.labelled) if task is None else task, TaskLoss(pair.problem)),
+        task=(float(pair.labelled) if task is None else task, TaskLoss(pair)),
         kd=(kd, SoftLogits(pair.problem, temperature)),
-        query=(alpha_q, AttentionKL(pair, layers, "queries", "queries", heads)),
-        key=(alpha_k, AttentionKL(pair, layers, "keys", "keys", heads)),
-        value=(alpha_v, AttentionKL(pair, layers, "values", "values", heads)),
+        query=(alpha_q, AttentionKL(pair, layers, "queries", "queries", heads["queries"])),
+        key=(alpha_k, AttentionKL(pair, layers, "keys", "keys", heads["keys"])),
+        value=(alpha_v, AttentionKL(pair, layers, "values", "values", heads["values"])),
     )
 
 
-def _check_heads(heads: int, student_width: int, teacher_width: int) -> None:
-    common = math.gcd(student_width, teacher_width)
-    if common % heads:
+def _heads(pair: Pair, kind: str, chosen: int | None) -> int:
+    """How many relation heads the queries, keys or values are split into."""
+    heads = chosen or pair.the_teacher.heads_of(kind)
+    widths = [shape.width_of(kind) for shape in (pair.student, pair.the_teacher)]
+    if math.gcd(*widths) % heads:
+        common = math.gcd(*(shape.width_of(kind) for shape in (pair.student, pair.the_teacher) for kind in _KINDS))
         divisors = [str(n) for n in range(1, common + 1) if common % n == 0]
         raise RecipeError(
-            f"minilmv2 splits both models into {heads} relation heads, which does not divide both widths: the student "
-            f"is {student_width} wide, the teacher {teacher_width}. Set method.relation_heads to one of: "
+            f"minilmv2 splits both models into {heads} relation heads, which does not divide both widths: the "
+            f"student's {kind} are {widths[0]} wide, the teacher's {widths[1]}. Set method.relation_heads to one of: "
             f"{', '.join(divisors)}."
         )
+    return heads

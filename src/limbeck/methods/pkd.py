@@ -73,6 +73,6 @@ def pkd(
         layers = layer_map("top", pair.student.depth, pair.the_teacher.depth)[:-1]
     return Objective(
         kd=(alpha, SoftLogits(pair.problem, temperature)),
-        task=(1 - alpha, TaskLoss(pair.problem)),
+        task=(1 - alpha, TaskLoss(pair)),
         patient=(beta, Patient(pair, layers, pool)),
     )

@@ -51,7 +51,7 @@ def rkd(
         return similarity.rkd_angle(x, y)
 
     return Objective(
-        task=(alpha, TaskLoss(pair.problem)),
+        task=(alpha, TaskLoss(pair)),
         kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
         distance=(distance, Alignment(pair, layers, pool, distances, mask_padding=True)),
         angle=(angle, Alignment(pair, layers, pool, angles, mask_padding=True)),

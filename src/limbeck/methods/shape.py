@@ -53,7 +53,7 @@ def shape(
         return similarity.shape_distance(x, y, mask=mask, kind=kind, beta=beta)
 
     return Objective(
-        task=(gamma, TaskLoss(pair.problem)),
+        task=(gamma, TaskLoss(pair)),
         sim=(alpha, Alignment(pair, layers, pool, distance, mask_padding)),
         kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
     )

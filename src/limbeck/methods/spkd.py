@@ -40,6 +40,6 @@ def spkd(
         return similarity.spkd_distance(x, y)
 
     return Objective(
-        task=(1.0, TaskLoss(pair.problem)),
+        task=(1.0, TaskLoss(pair)),
         similarity=(gamma, Alignment(pair, layers, pool, difference, mask_padding=True)),
     )

@@ -121,7 +121,7 @@ def theseus(
         full_after: the step from which the linear schedule replaces every block
         freeze_rest: embeddings and head stay the teacher's while replacing, as in the paper
     """
-    objective = Objective(task=(1.0, TaskLoss(pair.problem)))
+    objective = Objective(task=(1.0, TaskLoss(pair)))
     if stage == "successor":
         return objective
     check_same_blocks("theseus", pair)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from limbeck import similarity
 from limbeck.features import Features, Needs, Wanted
 from limbeck.layers import Layers
-from limbeck.methods.ft import predicted
+from limbeck.methods.ft import decisions
 from limbeck.methods.paired import PairedLayers, check_attention, token_mse
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
@@ -59,8 +59,8 @@ class AttentionScores(PairedLayers):
 class SoftTargets(Term):
     """L_pred (eq. 10): cross-entropy with the teacher's softened predictions, without the factor T².
 
-    Averaged over examples, or over the tokens that a language model predicts. Multi-label: the binary cross-entropy of
-    each label, summed over labels. Regression: the squared difference of the logits.
+    Averaged over examples, or over the decisions of each (the tokens, a span's start and end). Multi-label: the binary
+    cross-entropy of each label, summed over labels. Regression: the squared difference of the logits.
     """
 
     def __init__(self, problem: Problem, temperature: float) -> None:
@@ -71,11 +71,8 @@ class SoftTargets(Term):
         return Needs(student=Wanted(logits=True), teacher=Wanted(logits=True))
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        assert student.logits is not None and teacher.logits is not None
-        s, t = student.logits, similarity.teacher_side(teacher.logits)
-        if self.problem == "language_model":
-            s, t = predicted(s, batch["labels"]), predicted(t, batch["labels"])
-        s, t = s.float(), t.float()
+        s, t = (decisions(side, batch, self.problem) for side in (student, teacher))
+        t = similarity.teacher_side(t)
         if self.problem == "regression":
             return F.mse_loss(s, t)
         s, t = s / self.temperature, t / self.temperature

@@ -14,9 +14,11 @@ from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.files import file_format, write_table
 from limbeck.tasks.glue import GLUE, glue
 from limbeck.tasks.reviews import reviews
+from limbeck.tasks.squad import squad_1, squad_2
 from limbeck.tasks.table import read_texts, table
 from limbeck.tasks.task import Problem, Task
 from limbeck.tasks.text import text
+from limbeck.tasks.tokens import tokens
 
 __all__ = [
     "TASKS",
@@ -45,6 +47,9 @@ def _glue_entry(name: str) -> Callable[..., Task]:
 TASKS: dict[str, Callable[..., Task]] = {
     **{f"glue/{name}": _glue_entry(name) for name in GLUE},
     "table": table,
+    "squad/1.1": squad_1,
+    "squad/2.0": squad_2,
+    "tokens": tokens,
     "text": text,
     "reviews": reviews,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from limbeck.errors import DataError, ModelError
 from limbeck.progress import progress
-from limbeck.tasks.task import IGNORED, Task
+from limbeck.tasks.task import IGNORED, PER_TOKEN, Problem, Task
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("limbeck")
 
+READ_BY_MODELS = ("id", "input_ids", "attention_mask", "token_type_ids", "labels")  # other columns serve to score
 _CHUNK = 2_000  # rows per tokenizer call: large enough for its threads, small enough for memory
 
 
@@ -35,26 +36,51 @@ def encode(
     ``source`` is the task, or just the names of one or two text columns. Rows longer than ``max_length``
     are cut with one warning that counts them, or refused.
     """
+    names = source.text_columns if isinstance(source, Task) else tuple(source)
+    where = " ".join(filter(None, [source.name if isinstance(source, Task) else "", str(dataset.split or "")]))
+
+    def texts_of(rows: Mapping[str, Any]) -> list[list[str]]:
+        return [list(rows[name]) for name in names]
+
+    def labels_of(rows: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
+        return {"labels": rows["label"]} if "label" in rows else {}
+
+    return encode_rows(where, dataset, tokenizer, max_length, too_long, texts_of, labels_of)
+
+
+def encode_rows(
+    where: str,
+    dataset: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    too_long: Literal["cut", "refuse"],
+    texts_of: Callable[[Mapping[str, Any]], list[list[str]]],
+    extra: Callable[[Mapping[str, Any], Mapping[str, Any]], dict[str, Any]],
+    **options: Any,
+) -> Dataset:
+    """Tokenize one or two texts of each row; ``extra`` makes further columns of some rows and of their encoding."""
     import pyarrow as pa
     from datasets import Dataset
 
-    names = source.text_columns if isinstance(source, Task) else tuple(source)
-    where = " ".join(filter(None, [source.name if isinstance(source, Task) else "", str(dataset.split or "")]))
     chunks: dict[str, list[Any]] = {}
+    columns: dict[str, Any] = {}
     cut = 0
     with progress(f"tokenize {where}".rstrip(), len(dataset)) as steps:
         for start in range(0, len(dataset), _CHUNK):
             rows = dataset[start : start + _CHUNK]
-            texts = [list(rows[name]) for name in names]
+            texts = texts_of(rows)
             # Not truncated at first, so that what would be lost can be counted.
-            encoded = dict(tokenizer(*texts, padding=False, truncation=False, verbose=False))
+            encoded = dict(tokenizer(*texts, padding=False, truncation=False, verbose=False, **options))
             long = [row for row, ids in enumerate(encoded["input_ids"]) if len(ids) > max_length]
             if long and too_long == "refuse":
                 ids = rows["id"] if "id" in rows else range(start, start + _CHUNK)
                 _refuse(where, ids[long[0]], texts[0][long[0]], len(encoded["input_ids"][long[0]]), max_length)
             if long:
-                _cut(encoded, long, texts, tokenizer, max_length)
+                _cut(encoded, long, texts, tokenizer, max_length, options)
                 cut += len(long)
+            for name, values in extra(rows, encoded).items():
+                columns.setdefault(name, []).extend(values)
+            encoded.pop("offset_mapping", None)
             for name, values in encoded.items():
                 chunks.setdefault(name, []).append(pa.array(values, type=pa.list_(pa.int32())))
             steps.advance(len(texts[0]))
@@ -67,10 +93,9 @@ def encode(
             100 * cut / len(dataset),
             max_length,
         )
-    columns: dict[str, Any] = {name: pa.chunked_array(arrays) for name, arrays in chunks.items()}
-    for name, target in (("id", "id"), ("label", "labels")):
-        if name in dataset.column_names:
-            columns[target] = dataset[name][:]
+    columns |= {name: pa.chunked_array(arrays) for name, arrays in chunks.items()}
+    if "id" in dataset.column_names:
+        columns["id"] = dataset["id"][:]
     return Dataset.from_dict(columns, split=dataset.split)
 
 
@@ -80,10 +105,11 @@ def _cut(
     texts: list[list[str]],
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
+    options: dict[str, Any],
 ) -> None:
     """Encode the ``long`` rows again, truncated; of a pair, the longer text gives way first."""
     again = [[column[row] for row in long] for column in texts]
-    shorter = tokenizer(*again, padding=False, truncation=True, max_length=max_length, verbose=False)
+    shorter = tokenizer(*again, padding=False, truncation=True, max_length=max_length, verbose=False, **options)
     for name, values in encoded.items():
         for row, value in zip(long, shorter[name], strict=True):
             values[row] = value
@@ -101,13 +127,13 @@ def _refuse(where: str, row: int, text: str, length: int, max_length: int) -> No
 class Collator:
     """Pads encoded rows to the longest of the batch (or to ``pad_to``) and makes tensors.
 
-    ``id`` becomes the tensor ``ids``. Class labels become int64; numbers and multi-label rows float32. With
-    ``token_labels`` each token has a label, and padding has IGNORED.
+    ``id`` becomes the tensor ``ids``. Class labels become int64; numbers and multi-label rows float32. Labels of tokens
+    are padded with IGNORED, and positions of a span move with the padding before them.
     """
 
     tokenizer: PreTrainedTokenizerBase
     pad_to: int | None = None
-    token_labels: bool = False
+    problem: Problem = "classification"
 
     def __post_init__(self) -> None:
         if self.tokenizer.pad_token_id is None:
@@ -134,7 +160,7 @@ class Collator:
             "token_type_ids": self.tokenizer.pad_token_type_id,
             "attention_mask": 0,
         }
-        if self.token_labels:
+        if self.problem in PER_TOKEN:
             fills["labels"] = IGNORED
         batch: dict[str, Tensor] = {}
         for name, fill in fills.items():
@@ -144,12 +170,13 @@ class Collator:
             for line, row, length in zip(padded, rows, lengths, strict=True):
                 line[width - length if left else 0 : width if left else length] = row[name]
             batch[name] = torch.from_numpy(padded)
-        if (
-            left and "attention_mask" in batch
-        ):  # a decoder's first token is at position 0 however much padding there is before it
+        if left and "attention_mask" in batch:
+            # a decoder's first token is at position 0 however much padding there is before it
             batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
-        if "labels" in rows[0] and not self.token_labels:
+        if "labels" in rows[0] and self.problem not in PER_TOKEN:
             labels = torch.tensor([row["labels"] for row in rows])
+            if self.problem == "span" and left:
+                labels += width - torch.tensor(lengths)[:, None]
             batch["labels"] = labels.float() if labels.is_floating_point() else labels.long()
         if "id" in rows[0]:
             batch["ids"] = torch.tensor([row["id"] for row in rows], dtype=torch.int64)

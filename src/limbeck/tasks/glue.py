@@ -1,4 +1,4 @@
-"""The nine GLUE tasks, from GLUE's own TSV folders or from the hub, with their official metrics.
+"""The nine GLUE tasks, from GLUE's own TSV folders or from the hub, with their official metrics and averages.
 
 Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding" (2019).
 Label indices are the hub's, so that a model fine-tuned on one source can be scored on the other.
@@ -6,15 +6,21 @@ Label indices are the hub's, so that a model fine-tuned on one source can be sco
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from limbeck import hub
-from limbeck.errors import DataError, RecipeError, unknown
+from limbeck.errors import DataError, RecipeError, RunError, unknown
+from limbeck.metrics import METRICS
 from limbeck.tasks.files import check_exists, cut_off, tsv_rows, unquoted, width_error
 from limbeck.tasks.task import Task, make_split
 
@@ -25,15 +31,18 @@ logger = logging.getLogger("limbeck")
 
 _HUB = "nyu-mll/glue"
 _FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
+_MISMATCHED = "validation_mismatched"
 _MNLI_FILES = {
     "train": "train.tsv",
     "validation": "dev_matched.tsv",
-    "validation_mismatched": "dev_mismatched.tsv",
+    _MISMATCHED: "dev_mismatched.tsv",
     "test": "test_matched.tsv",
     "test_mismatched": "test_mismatched.tsv",
 }
 _REQUIRED = ("train", "validation")
-
+# AX, which models of MNLI are tried on. GLUE's download has a folder for it beside MNLI's.
+_DIAGNOSTIC = "diagnostic"
+_DIAGNOSTIC_FILES = ("diagnostic/diagnostic.tsv", "AX/diagnostic.tsv", "AX/AX.tsv", "AX/test.tsv")
 
 _ONE = {"sentence": "sentence"}
 _PAIR = {"sentence1": "sentence1", "sentence2": "sentence2"}
@@ -130,6 +139,71 @@ GLUE: dict[str, _Glue] = {
     ),
 }
 
+# GLUE's own score is the plain mean of the nine tasks; a task with several numbers counts once, with their mean.
+# Paper 002 averages eight numbers, those that its table 1 names: no WNLI, and MNLI matched. By its caption QQP and MRPC
+# count with accuracy, although what it prints for them is the server's F1.
+# The other papers print no average of scores: 000 and 003 none at all, 001 that of its ablations' losses in percent.
+AVERAGES: dict[str, dict[str, tuple[str, ...]]] = {
+    "glue": {name: spec.metrics for name, spec in GLUE.items()} | {"mnli": ("accuracy", "accuracy_mismatched")},
+    "fcd": {
+        "sst2": ("accuracy",),
+        "mnli": ("accuracy",),
+        "qnli": ("accuracy",),
+        "qqp": ("accuracy",),
+        "rte": ("accuracy",),
+        "stsb": ("pearson", "spearman"),
+        "mrpc": ("accuracy",),
+        "cola": ("mcc",),
+    },
+}
+
+
+@dataclass(frozen=True)
+class GlueTask(Task):
+    """A task whose test data GLUE's server alone can score."""
+
+    incomplete: frozenset[str] = field(default=frozenset(), kw_only=True)  # splits that lack rows of their files
+
+    def score(self, logits: Any, encoded: Any) -> dict[str, float]:
+        if str(getattr(encoded, "split", "")) == _DIAGNOSTIC:  # its classes are not balanced
+            return {"mcc": METRICS["mcc"](self.predictions(logits), encoded["labels"][:])}
+        return super().score(logits, encoded)
+
+    def submission_splits(self, split: str) -> tuple[str, ...]:
+        """With MNLI's test data go the mismatched ones and the diagnostic set, where they are there."""
+        names = [split]
+        if split == "test" and (tests := [name for name in self.splits if name.startswith("test")]):
+            names = tests + [name for name in self.splits if name == _DIAGNOSTIC]
+        for name in names:
+            self.split(name)
+            if name in self.incomplete:
+                raise DataError(
+                    f"Rows of {self.name} {name} are damaged (see the warning above), but each needs a prediction. "
+                    "Download the file again."
+                )
+        if not split.startswith("test") and split != _DIAGNOSTIC:
+            logger.warning("GLUE's server takes predictions for test data, not for '%s': add --split test.", split)
+        return tuple(names)
+
+    def submission(self, split: str, logits: Any, encoded: Any) -> dict[str, str]:
+        """A table of predictions as GLUE's server takes it; its index is the row's position in the test file."""
+        spec = GLUE[self.name.removeprefix("glue/")]
+        bad = int(np.count_nonzero(~np.isfinite(np.asarray(logits)).all(axis=-1)))
+        if bad:
+            raise DataError(f"{bad:,} predictions for {self.name} {split} are not finite numbers: the model diverged.")
+        predictions = self.predictions(logits)
+        if spec.label_names:
+            cells = [spec.written[index] for index in predictions]
+        else:
+            cells = [f"{value:.3f}" for value in np.clip(predictions, 0.0, 5.0) + 0.0]  # no "-0.000"
+        name = spec.folder
+        if split == _DIAGNOSTIC:
+            name = "AX"
+        elif spec.folder == "MNLI":
+            name = "MNLI-mm" if split.endswith("_mismatched") else "MNLI-m"
+        rows = [f"{row}\t{cell}\n" for row, cell in zip(encoded["id"], cells, strict=True)]
+        return {f"{name}.tsv": "".join(["index\tprediction\n", *rows])}
+
 
 def glue(name: str, *, data_dir: str | None = None) -> Task:
     """Load one GLUE task.
@@ -141,18 +215,85 @@ def glue(name: str, *, data_dir: str | None = None) -> Task:
     if name not in GLUE:
         raise RecipeError(unknown("GLUE task", name, GLUE, f"GLUE has {', '.join(GLUE)}."))
     spec = GLUE[name]
-    splits = _from_hub(name, spec) if data_dir is None else _from_folder(name, spec, Path(data_dir).expanduser())
-    return Task(
+    incomplete: set[str] = set()
+    if data_dir is None:
+        splits = _from_hub(name, spec)
+    else:
+        splits, incomplete = _from_folder(name, spec, Path(data_dir).expanduser())
+    return GlueTask(
         name=f"glue/{name}",
         problem="classification" if spec.label_names else "regression",
         text_columns=tuple(spec.texts),
         label_names=spec.label_names,
         metrics=spec.metrics,
         splits=splits,
+        dev_splits=("validation", _MISMATCHED) if _MISMATCHED in splits else ("validation",),
+        incomplete=frozenset(incomplete),
     )
 
 
-def _from_folder(name: str, spec: _Glue, data_dir: Path) -> dict[str, Dataset]:
+def read_runs(runs: Sequence[str | Path]) -> dict[str, list[dict[str, float]]]:
+    """The metrics of finished runs by GLUE task, in GLUE's order; several runs of a task must be of one method."""
+    found: dict[str, list[dict[str, float]]] = {}
+    first: dict[str, tuple[Path, str]] = {}
+    for run in map(Path, runs):
+        results = _results(run)
+        name = results["task"].removeprefix("glue/")
+        if name not in GLUE:
+            raise RunError(f"{run} is a run of {results['task']}, which is no GLUE task. Name runs of GLUE tasks only.")
+        other, method = first.setdefault(name, (run, results["method"]))
+        if results["method"] != method:
+            raise RunError(
+                f"{other} ({method}) and {run} ({results['method']}) are runs of glue/{name} by different methods, "
+                "whose mean says nothing. Name the runs of one method."
+            )
+        found.setdefault(name, []).append(results["metrics"])
+    return {name: found[name] for name in GLUE if name in found}
+
+
+def _results(run: Path) -> dict[str, Any]:
+    file = run / "metrics.json"
+    if not file.is_file():
+        seen = "it has no metrics.json" if run.is_dir() else "there is no such folder"
+        raise RunError(f"{run} is no finished run: {seen}. Name the run directories of 'finetune' or 'distill'.")
+    try:
+        results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if {"task", "method", "metrics"} <= results.keys():
+            return results
+    except (ValueError, AttributeError):
+        pass
+    raise RunError(f"{file} does not hold the results of a run. Name the run directories of 'finetune' or 'distill'.")
+
+
+def mean_scores(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The mean over the runs of each task, of the metrics that all of them have."""
+    return {
+        task: {name: fmean(run[name] for run in found) for name in found[0] if all(name in run for run in found)}
+        for task, found in runs.items()
+    }
+
+
+def glue_average(scores: Mapping[str, Mapping[str, float]], kind: str) -> float:
+    """One of ``AVERAGES``, of the metrics of each task, e.g. ``{"cola": {"mcc": 0.55}, ...}``."""
+    if missing := missing_scores(scores, kind):
+        raise DataError(f"The average '{kind}' cannot be computed: {', '.join(missing)} missing.")
+    return fmean(fmean(scores[task][name] for name in names) for task, names in AVERAGES[kind].items())
+
+
+def missing_scores(scores: Mapping[str, Mapping[str, float]], kind: str) -> list[str]:
+    """What an average still needs: ``cola``, or ``mnli (accuracy_mismatched)`` where only some metrics are missing."""
+    if kind not in AVERAGES:
+        raise RecipeError(unknown("average", kind, AVERAGES, f"There are {', '.join(AVERAGES)}."))
+    missing = []
+    for task, names in AVERAGES[kind].items():
+        absent = [name for name in names if name not in scores.get(task, {})]
+        if absent:
+            missing.append(task if task not in scores else f"{task} ({', '.join(absent)})")
+    return missing
+
+
+def _from_folder(name: str, spec: _Glue, data_dir: Path) -> tuple[dict[str, Dataset], set[str]]:
+    """The splits, and which of them lack damaged rows."""
     folder = data_dir / spec.folder
     if not folder.is_dir():
         folder = data_dir
@@ -164,18 +305,41 @@ def _from_folder(name: str, spec: _Glue, data_dir: Path) -> dict[str, Dataset]:
                 f"{spec.folder}'s train.tsv in {data_dir}. Set task.data_dir to the GLUE folder that "
                 f"contains {spec.folder}/, or to {spec.folder}/ itself."
             )
-    splits = {}
+    splits: dict[str, Dataset] = {}
+    incomplete = set()
+
+    def add(split: str, path: Path, spec: _Glue) -> None:
+        columns, damaged = _read(path, spec, unlabelled=split.startswith("test") or split == _DIAGNOSTIC)
+        splits[split] = make_split(split, columns)
+        if damaged:
+            incomplete.add(split)
+
     for split, file in spec.files.items():
         if split in _REQUIRED:
             check_exists(folder / file)
         elif not (folder / file).is_file():
             continue
-        splits[split] = make_split(split, _read(folder / file, spec, unlabelled=split.startswith("test")))
-    return splits
+        add(split, folder / file, spec)
+    if name == "mnli" and (path := _diagnostic_file(folder)):
+        add(_DIAGNOSTIC, path, _diagnostic_spec(path, spec))
+    return splits, incomplete
 
 
-def _read(path: Path, spec: _Glue, *, unlabelled: bool) -> dict[str, list[Any]]:
-    """The columns of one split; without ``label`` where the file has none and may lack it."""
+def _diagnostic_file(folder: Path) -> Path | None:
+    beside = Path(os.path.abspath(folder)).parent  # of a link to a folder, beside the link
+    places = [*(beside / file for file in _DIAGNOSTIC_FILES), folder / "diagnostic.tsv"]
+    return next((place for place in places if place.is_file()), None)
+
+
+def _diagnostic_spec(path: Path, spec: _Glue) -> _Glue:
+    """GLUE's download of the diagnostic set has MNLI's headers; the file with labels has its own."""
+    if "Premise" not in _header(path, spec)[1]:
+        return spec
+    return replace(spec, texts={"premise": "Premise", "hypothesis": "Hypothesis"}, label="Label")
+
+
+def _read(path: Path, spec: _Glue, *, unlabelled: bool) -> tuple[dict[str, list[Any]], int]:
+    """The columns of one split, without ``label`` where the file has none and may lack it; how many rows are lost."""
     rows, header = _header(path, spec)
     texts = [_column(path, header, name, needed=True) for name in spec.texts.values()]
     label = _column(path, header, spec.label, needed=not unlabelled)
@@ -211,7 +375,7 @@ def _read(path: Path, spec: _Glue, *, unlabelled: bool) -> dict[str, list[Any]]:
     result: dict[str, list[Any]] = {"id": ids, **dict(zip(spec.texts, columns, strict=False))}
     if label is not None:
         result["label"] = _labels(path, spec, columns[-1], numbers, complete)
-    return result
+    return result, len(damaged)
 
 
 def _header(path: Path, spec: _Glue) -> tuple[Iterator[tuple[int, list[str], bool]], list[str]]:
@@ -276,7 +440,13 @@ def _from_hub(name: str, spec: _Glue) -> dict[str, Dataset]:
             f"the network, put {files} (GLUE's own download) into a folder and set task.data_dir to it."
         ) from error
     renamed = {"validation_matched": "validation", "test_matched": "test"}
-    return {renamed.get(split, split): _hub_split(renamed.get(split, split), loaded[split], spec) for split in loaded}
+    splits = {renamed.get(split, split): loaded[split] for split in loaded}
+    if name == "mnli":
+        try:
+            splits[_DIAGNOSTIC] = datasets.load_dataset(_HUB, "ax", split="test")
+        except Exception as error:  # nothing but its own scores needs it
+            logger.debug("The diagnostic set (%s, ax) could not be loaded: %s", _HUB, error)
+    return {split: _hub_split(split, data, spec) for split, data in splits.items()}
 
 
 def _hub_split(split: str, data: Dataset, spec: _Glue) -> Dataset:

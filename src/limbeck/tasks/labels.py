@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from limbeck.errors import DataError
+from limbeck.errors import DataError, RecipeError, unknown
 from limbeck.tasks.files import Columns
 from limbeck.tasks.task import Problem
 
@@ -31,25 +32,27 @@ class Labels:
             return _convert(file, self.columns[0], _number, "Use a number, or set problem: classification.")
         index = {name: position for position, name in enumerate(self.names)}
         if self.problem == "classification":
-            return [self._index(file, row, name, index) for row, name in enumerate(_names(file, self.columns[0]))]
+            return [name_index(file, row, name, index) for row, name in enumerate(_names(file, self.columns[0]))]
         rows = []
         for row, names in enumerate(_name_lists(file, self.columns[0], self.separator)):
             flags = [0.0] * len(self.names)
             for name in names:
-                flags[self._index(file, row, name, index)] = 1.0
+                flags[name_index(file, row, name, index)] = 1.0
             rows.append(flags)
         return rows
 
-    def _index(self, file: Columns, row: int, name: str, index: dict[str, int]) -> int:
-        if name not in index:
-            close = difflib.get_close_matches(name, self.names, n=1, cutoff=0.6)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
-            some = ", ".join(f"'{known}'" for known in self.names[:8]) + (", ..." if len(self.names) > 8 else "")
-            raise DataError(
-                f"{file.where(row)}: the label '{name}' never occurs in the training file, whose "
-                f"{len(self.names)} labels are {some}.{hint} Correct it, or add training rows that have it."
-            )
-        return index[name]
+
+def name_index(file: Columns, row: int, name: str, index: Mapping[str, int]) -> int:
+    """The index of a label's name; one that the training file does not have is an error."""
+    if name not in index:
+        close = difflib.get_close_matches(name, index, n=1, cutoff=0.6)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        some = ", ".join(f"'{known}'" for known in list(index)[:8]) + (", ..." if len(index) > 8 else "")
+        raise DataError(
+            f"{file.where(row)}: the label '{name}' never occurs in the training file, whose "
+            f"{len(index)} labels are {some}.{hint} Correct it, or add training rows that have it."
+        )
+    return index[name]
 
 
 def learn_labels(file: Columns, columns: tuple[str, ...], problem: Problem | None, separator: str) -> Labels:
@@ -152,3 +155,54 @@ def _flag(cell: Any) -> float | None:
         cell = {"true": 1, "false": 0}.get(cell.strip().lower(), cell)
     value = _number(cell)
     return value if value in (0.0, 1.0) else None
+
+
+def checked_weights(value: Any) -> str | dict[str, float]:
+    """``none``, ``balanced``, or a weight for each of some labels by name; a ValueError says what is wrong."""
+    if isinstance(value, str) and value in ("none", "balanced"):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError(f"write none, balanced, or weights by label such as {{spam: 5}}; seen: {value!r}.")
+    weights = {}
+    for key, weight in value.items():
+        name = None if isinstance(key, bool) or _is_missing(key) else _name(key)
+        if not name:
+            raise ValueError(f"{key!r} is not a label's name; put names that YAML reads otherwise (yes, no) in quotes.")
+        number = None if isinstance(weight, bool) else _number(weight)
+        if number is None or number <= 0:
+            raise ValueError(f"the weight of '{name}' must be a finite number above 0; seen: {weight!r}.")
+        weights[name] = number
+    return weights
+
+
+def weigh(weights: str | Mapping[str, float], labels: Labels, rows: Sequence[Any]) -> tuple[float, ...] | None:
+    """A weight for each label, in their order; ``rows`` are the labels that are trained on, as numbers."""
+    try:
+        weights = checked_weights(weights)
+    except ValueError as error:
+        raise RecipeError(f"task.class_weights: {error}") from None
+    if weights == "none":
+        return None
+    if labels.problem == "regression":
+        raise RecipeError(
+            f"task.class_weights is {weights!r}, but the labels are numbers (regression), which have no classes. "
+            "Leave it out, or set task.problem=classification."
+        )
+    if isinstance(weights, str):
+        return _balanced(labels, rows)
+    for name in weights:
+        if name not in labels.names:
+            some = ", ".join(labels.names[:8]) + (", ..." if len(labels.names) > 8 else "")
+            raise RecipeError(unknown("label in task.class_weights:", name, labels.names, f"The labels are {some}."))
+    return tuple(weights.get(name, 1.0) for name in labels.names)
+
+
+def _balanced(labels: Labels, rows: Sequence[Any]) -> tuple[float, ...]:
+    """Every class, and of each label both answers, count as much as the others; what never occurs has weight 1."""
+    if labels.problem == "multi_label":
+        there = [int(sum(column)) for column in zip(*rows, strict=True)]
+        return tuple((len(rows) - count) / count if 0 < count < len(rows) else 1.0 for count in there)
+    counts = Counter(rows)
+    return tuple(
+        len(rows) / (len(counts) * counts[index]) if counts[index] else 1.0 for index in range(len(labels.names))
+    )

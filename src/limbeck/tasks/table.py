@@ -6,17 +6,22 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import pydantic
 
 from limbeck.errors import DataError, RecipeError
 from limbeck.tasks.files import Columns, read_columns
-from limbeck.tasks.labels import Labels, learn_labels
+from limbeck.tasks.labels import Labels, checked_weights, learn_labels, weigh
 from limbeck.tasks.task import Problem, Task, make_split
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 logger = logging.getLogger("limbeck")
+
+# checked as a whole, so that a mistake has one message and not one for each form
+ClassWeights = Annotated[Literal["none", "balanced"] | dict[str, float], pydantic.BeforeValidator(checked_weights)]
 
 _HOLD_OUT = 0.1
 _ORDER = ("train", "validation", "test")
@@ -36,6 +41,7 @@ def table(
     label: str | list[str],
     problem: Literal["auto", "classification", "regression", "multi_label"] = "auto",
     separator: str = ",",
+    class_weights: ClassWeights = "none",
     seed: int = 0,
 ) -> Task:
     """Your own CSV, TSV, JSONL or Parquet files with named text and label columns.
@@ -48,6 +54,8 @@ def table(
         label: the label column; several 0/1 columns make a multi-label task.
         problem: auto takes lists and several columns as multi_label, numbers with fractions as regression.
         separator: what separates the names in a multi-label cell that is a string.
+        class_weights: of the loss: none, balanced (rare classes count as much as frequent ones), or weights by label
+            such as {spam: 5}, the others 1. Multi-label: of a label that is there.
         seed: of the held-out tenth.
     """
     texts = _names("text", text, at_most=2)
@@ -69,7 +77,8 @@ def table(
     learned = learn_labels(files["train"], labels, None if problem == "auto" else problem, separator)
     columns = {name: _columns(file, texts, learned) for name, file in files.items()}
     if validation is None:
-        columns["train"], columns["validation"] = _hold_out(columns["train"], learned, train, seed)
+        classes = columns["train"]["label"] if learned.problem == "classification" else None
+        columns["train"], columns["validation"] = hold_out(columns["train"], classes, train, seed)
     return Task(
         name="table",
         problem=learned.problem,
@@ -77,6 +86,7 @@ def table(
         label_names=learned.names,
         metrics=_METRICS[learned.problem],
         splits={name: make_split(name, columns[name]) for name in sorted(columns, key=_ORDER.index)},
+        class_weights=weigh(class_weights, learned, columns["train"]["label"]),
     )
 
 
@@ -126,17 +136,16 @@ def _texts(file: Columns, names: Sequence[str]) -> dict[str, list[str]]:
     return texts
 
 
-def _hold_out(
-    columns: dict[str, list[Any]], learned: Labels, path: str, seed: int
+def hold_out(
+    columns: dict[str, list[Any]], labels: list[Any] | None, path: str, seed: int
 ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """Split the training rows; both parts keep the file's order and the ids of its rows."""
+    """Split the training rows, by ``labels`` if they are given; both parts keep the file's order and its rows' ids."""
     from sklearn.model_selection import train_test_split
 
     rows = len(columns["id"])
     if rows < 2:
         raise DataError(f"{path} has {rows} row, too few to hold out some for validation. Give task.validation.")
     held = max(1, round(_HOLD_OUT * rows))
-    labels = columns["label"] if learned.problem == "classification" else None
     # Stratifying needs two members of each class and room for each class in both parts.
     counts = Counter(labels or ())
     if labels and (min(counts.values()) < 2 or min(held, rows - held) < len(counts)):

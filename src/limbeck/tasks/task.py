@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from limbeck.errors import DataError
+from limbeck.errors import DataError, RecipeError
 from limbeck.metrics import METRICS
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# language_model: predict tokens; labels are (B, L) with IGNORED where nothing is predicted
-Problem = Literal["classification", "regression", "multi_label", "language_model"]
+# tokens, language_model: a decision for each token; labels are (B, L) with IGNORED where nothing is decided
+# span: where an answer starts and ends; labels are (B, 2), positions in the row
+Problem = Literal["classification", "regression", "multi_label", "tokens", "span", "language_model"]
+PER_TOKEN = ("tokens", "language_model")
 IGNORED = -100
+Logits = np.ndarray | list[np.ndarray]  # (N, labels), or for each of N examples (tokens, labels)
+
+_SAMPLE = 10_000  # how many texts are measured to know their lengths
+_KEPT_WHOLE = 99  # percent of the training texts that the chosen length does not cut
 
 
 @dataclass(frozen=True)
@@ -33,6 +39,8 @@ class Task:
     label_names: tuple[str, ...]
     metrics: tuple[str, ...]
     splits: Mapping[str, Any]  # a Dataset each, or a stream of texts
+    dev_splits: tuple[str, ...] = field(default=("validation",), kw_only=True)  # scored after training
+    class_weights: tuple[float, ...] | None = field(default=None, kw_only=True)  # of the task loss, by class
 
     @property
     def num_labels(self) -> int:
@@ -45,6 +53,40 @@ class Task:
             known = ", ".join(self.splits)
             raise DataError(f"The task '{self.name}' has no split '{name}'. It has: {known}.")
         return self.splits[name]
+
+    def encode(
+        self, split: str, tokenizer: Any, max_length: int, too_long: Literal["cut", "refuse"] = "cut"
+    ) -> Dataset:
+        """A split as rows of token ids: ``id``, ``input_ids``, ``attention_mask``, ``labels`` where it has them."""
+        from limbeck.tasks.encode import encode
+
+        return encode(self, self.split(split), tokenizer, max_length, too_long)
+
+    def token_ids(self, rows: Mapping[str, Any], tokenizer: Any) -> list[list[int]]:
+        """The token ids of these rows, uncut."""
+        texts = [list(rows[name]) for name in self.text_columns]
+        ids: list[list[int]] = tokenizer(*texts, padding=False, truncation=False, verbose=False)["input_ids"]
+        return ids
+
+    def measured(self, split: str) -> range:
+        """The rows whose texts are measured: all, or evenly spaced ones of a large split."""
+        size = len(self.split(split))
+        return range(0, size, max(1, -(-size // _SAMPLE)))
+
+    def lengths(self, split: str, tokenizer: Any) -> np.ndarray:
+        """How many tokens the measured texts of a split have."""
+        rows = self.split(split).select(self.measured(split))[:]
+        return np.array([len(ids) for ids in self.token_ids(rows, tokenizer)])
+
+    def suggest_length(self, tokenizer: Any, limit: int) -> tuple[int, str]:
+        """A ``max_length`` up to ``limit``, and why: a multiple of 8 that holds 99% of the training texts whole."""
+        lengths = self.lengths("train", tokenizer)
+        most = int(np.percentile(lengths, _KEPT_WHOLE, method="higher"))
+        chosen = min(-(-most // 8) * 8, limit)
+        reason = f"{_KEPT_WHOLE}% of the training texts have at most {most:,} tokens, the longest {lengths.max():,}; "
+        if most > limit:
+            reason += "the model reads no more; "
+        return chosen, f"{reason}{100 * (lengths > chosen).mean():.1f}% are cut"
 
     def predictions(self, logits: Any) -> np.ndarray:
         """Class indices (B,), numbers (B,), or a 0/1 matrix (B, labels)."""
@@ -64,12 +106,43 @@ class Task:
             return _flat(logits)
         return expit(logits) if self.problem == "multi_label" else softmax(logits, axis=-1)
 
-    def score(self, logits: Any, labels: Any) -> dict[str, float]:
-        """Every official metric by its plain name; the first one is the main one."""
-        predictions, labels = self.predictions(logits), np.asarray(labels)
+    def score(self, logits: Any, encoded: Any) -> dict[str, float]:
+        """Every official metric by its plain name, of logits for the rows of ``encoded``; the first is the main one."""
+        predictions, labels = self.predictions(logits), np.asarray(encoded["labels"][:])
         if self.problem == "multi_label":
             labels = labels.astype(np.int64)
         return {name: METRICS[name](predictions, labels) for name in self.metrics}
+
+    def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
+        """What was predicted for each example, as columns: enough to compare two models example by example."""
+        labels, predictions = np.asarray(encoded["labels"][:]), self.predictions(logits)
+        return {"id": encoded["id"][:], "label": labels, "prediction": predictions, "logits": logits}
+
+    def readable(self, logits: Any, encoded: Any) -> dict[str, Any]:
+        """Predictions for people, as columns: names instead of numbers, and how probable each label is."""
+        predicted = self.predictions(logits)
+        if self.problem == "regression":
+            return {"prediction": predicted}
+        if self.problem == "multi_label":
+            chosen = [[name for name, on in zip(self.label_names, row, strict=True) if on] for row in predicted]
+            columns: dict[str, Any] = {"prediction": [",".join(names) for names in chosen]}
+        else:
+            columns = {"prediction": [self.label_names[index] for index in predicted]}
+        probabilities = self.probabilities(logits)
+        return columns | {f"p({name})": probabilities[:, i] for i, name in enumerate(self.label_names)}
+
+    def submission_splits(self, split: str) -> tuple[str, ...]:
+        """The splits whose predictions are submitted with those for this one."""
+        return (split,)
+
+    def submission(self, split: str, logits: Any, encoded: Any) -> dict[str, str]:
+        """Files, by name, in the form that the task's official evaluation takes."""
+        raise RecipeError(f"{self.name} has no official evaluation to submit to: use 'limbeck predict'.")
+
+    def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
+        """How often two models predict the same (regression: how their predictions correlate)."""
+        ours, theirs = self.predictions(logits), self.predictions(others)
+        return METRICS["pearson"](ours, theirs) if self.problem == "regression" else float((ours == theirs).mean())
 
 
 def make_split(name: str, columns: Mapping[str, Sequence[Any]]) -> Dataset:
@@ -78,6 +151,12 @@ def make_split(name: str, columns: Mapping[str, Sequence[Any]]) -> Dataset:
     from datasets import Dataset, NamedSplit
 
     return Dataset.from_dict(dict(columns), split=NamedSplit(name))
+
+
+def of_split(split: str, scores: Mapping[str, float]) -> dict[str, float]:
+    """Scores under names that tell the split: ``accuracy_mismatched`` of ``validation_mismatched``."""
+    suffix = split.removeprefix("validation_").removeprefix("test_")
+    return {f"{name}_{suffix}": value for name, value in scores.items()}
 
 
 def _flat(logits: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from limbeck.errors import DataError
 from limbeck.schema import Share
@@ -10,6 +11,7 @@ from limbeck.tasks.stream import Texts
 from limbeck.tasks.task import Task
 
 _HELD_OUT = 100  # without a validation file, every 100th text is kept for it, starting with the first
+_BLOCK = 128  # tokens, unless task.max_length says otherwise
 
 
 def text(*, train: str, validation: str | None = None, text: str | None = None, mask: Share = 0.15) -> Task:
@@ -40,3 +42,6 @@ class TextTask(Task):
     """A Task of streams: its splits are read again and again, and never held."""
 
     mask: float
+
+    def suggest_length(self, tokenizer: Any, limit: int) -> tuple[int, str]:
+        return min(_BLOCK, limit), "texts are packed into blocks of this length"

@@ -1,0 +1,322 @@
+"""Questions whose answer is a span of a text: windows over long texts, decoding, and SQuAD's official scores."""
+
+from __future__ import annotations
+
+import collections
+import json
+import logging
+import re
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from limbeck.errors import DataError, RecipeError
+from limbeck.progress import progress
+from limbeck.tasks.task import Task, make_split
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger("limbeck")
+
+_CHUNK = 1_000  # questions per tokenizer call
+_MAX_LENGTH = 384
+_QUESTION = 64  # tokens of a question that are read
+_SHORTEST = 16
+_NOWHERE = -1
+
+
+class Answer(NamedTuple):
+    """The best answer to a question; the scores are sums of a start's and an end's logit."""
+
+    text: str
+    score: float
+    null_score: float  # of no answer, in the window where it is least likely
+
+
+@dataclass(frozen=True)
+class SpanTask(Task):
+    """Splits have ``id``, ``question_id``, ``question``, ``context`` and, where they are known, ``answers`` (texts;
+    none where a question has no answer) and ``starts`` (their first characters).
+
+    A long text is read in windows, each an encoded row of its own.
+    """
+
+    unanswerable: bool = field(default=False, kw_only=True)  # questions may have no answer
+    stride: int = field(default=128, kw_only=True)
+    max_answer: int = field(default=30, kw_only=True)
+    n_best: int = field(default=20, kw_only=True)
+    threshold: float = field(default=0.0, kw_only=True)
+
+    @classmethod
+    def of_texts(cls, texts: Dataset, columns: Sequence[str], **decoding: Any) -> SpanTask:
+        """For prediction: a question and the text that may hold its answer; ``decoding`` sets the fields above."""
+        if len(columns) != 2:
+            raise RecipeError(
+                f"This model finds answers in texts: name two columns, the question and the text; seen: {len(columns)}."
+            )
+        ids = texts["id"][:]
+        values = {"id": ids, "question_id": ids, "question": texts[columns[0]][:], "context": texts[columns[1]][:]}
+        split = make_split("predict", values)
+        return cls("predict", "span", ("question", "context"), (), (), {"predict": split}, **decoding)
+
+    @property
+    def num_labels(self) -> int:
+        """A start and an end."""
+        return 2
+
+    def suggest_length(self, tokenizer: Any, limit: int) -> tuple[int, str]:
+        return min(_MAX_LENGTH, limit), "longer texts are read in windows that overlap, so that nothing is lost"
+
+    def encode(
+        self, split: str, tokenizer: Any, max_length: int, too_long: Literal["cut", "refuse"] = "cut"
+    ) -> Dataset:
+        """A row for each window: ``id``, ``example`` (its question's row), token ids, and ``labels`` if they are known.
+
+        ``begins`` and ``ends`` are each token's characters in the context, -1 outside of it.
+        """
+        import pyarrow as pa
+        from datasets import Dataset
+
+        if max_length < _SHORTEST:
+            raise RecipeError(f"task.max_length is {max_length}; a question and its text need at least {_SHORTEST}.")
+        data = self.split(split)
+        longest = min(_QUESTION, max_length // 3)
+        chunks: dict[str, list[Any]] = collections.defaultdict(list)
+        cut = 0
+        with progress(f"tokenize {self.name} {split}", len(data)) as steps:
+            for first in range(0, len(data), _CHUNK):
+                rows = data[first : first + _CHUNK]
+                questions, shortened = _questions(rows["question"], tokenizer, longest)
+                cut += shortened
+                windows = self._windows(rows, questions, tokenizer, max_length, first)
+                for name, values in windows.items():
+                    kind = pa.int32() if name == "example" else pa.list_(pa.int32())
+                    chunks[name].append(pa.array(values, type=kind))
+                steps.advance(len(questions))
+        if cut and too_long == "refuse":
+            raise DataError(
+                f"{self.name} {split}: {cut:,} questions have more than {longest} tokens, and too_long is 'refuse'. "
+                "Shorten them, or let them be cut: task.too_long=cut."
+            )
+        if cut:
+            logger.warning(
+                "%s %s: %s of %s questions have more than %d tokens and were cut.",
+                self.name,
+                split,
+                f"{cut:,}",
+                f"{len(data):,}",
+                longest,
+            )
+        columns: dict[str, Any] = {name: pa.chunked_array(arrays) for name, arrays in chunks.items()}
+        columns["id"] = list(range(len(columns["input_ids"])))
+        return Dataset.from_dict(columns, split=data.split)
+
+    def _windows(
+        self, rows: Mapping[str, Any], questions: list[str], tokenizer: Any, max_length: int, first: int
+    ) -> dict[str, list[Any]]:
+        encoded = tokenizer(
+            questions,
+            list(rows["context"]),
+            padding=False,
+            truncation="only_second",
+            max_length=max_length,
+            stride=min(self.stride, max_length // 3),
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+            verbose=False,
+        )
+        owners = encoded["overflow_to_sample_mapping"]
+        columns: dict[str, list[Any]] = {"example": [first + owner for owner in owners], "begins": [], "ends": []}
+        for window in range(len(owners)):
+            of_context = [part == 1 for part in encoded.sequence_ids(window)]
+            places = encoded["offset_mapping"][window]
+            pairs = [place if inside else (_NOWHERE,) * 2 for place, inside in zip(places, of_context, strict=True)]
+            columns["begins"].append([begin for begin, _ in pairs])
+            columns["ends"].append([end for _, end in pairs])
+        kept = ("input_ids", "attention_mask", "token_type_ids")
+        columns |= {name: encoded[name] for name in kept if name in encoded}
+        if "answers" in rows:
+            around = [None, *owners, None]
+            whole = [
+                (owner != before, owner != after)
+                for before, owner, after in zip(around, owners, around[2:], strict=False)
+            ]
+            columns["labels"] = [
+                _label(rows["answers"][owner], rows["starts"][owner], *window)
+                for owner, *window in zip(owners, columns["begins"], columns["ends"], whole, strict=True)
+            ]
+        return columns
+
+    def best(self, logits: Sequence[np.ndarray], encoded: Any) -> list[Answer]:
+        """The best answer to each question, over all of its windows."""
+        contexts = self._data(encoded)["context"][:]
+        found = [Answer("", -np.inf, np.inf)] * len(contexts)
+        windows = zip(encoded["example"], encoded["begins"], encoded["ends"], logits, strict=True)
+        for example, begins, ends, scores in windows:
+            before, scores = found[example], np.asarray(scores, dtype=np.float64)
+            null_score = min(float(scores[0].sum()), before.null_score)
+            score, begin, end = self._span(scores, np.asarray(begins), np.asarray(ends))
+            if score > before.score:
+                # the blank before a word belongs to it in some tokenizers
+                found[example] = Answer(contexts[example][begin:end].strip(), score, null_score)
+            else:
+                found[example] = before._replace(null_score=null_score)
+        return found
+
+    def _data(self, encoded: Any) -> Any:
+        """The questions that were encoded."""
+        return self.splits[str(encoded.split)]
+
+    def _span(self, scores: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> tuple[float, int, int]:
+        """(score, first character, character after the last) of the best answer in one window."""
+        context = np.flatnonzero(ends > begins)  # outside of the context both are -1; some tokens have no characters
+        first, last = (context[np.argsort(-scores[context, side], kind="stable")[: self.n_best]] for side in (0, 1))
+        length = last - first[:, None] + 1
+        possible = (length >= 1) & (length <= self.max_answer)
+        total = np.where(possible, scores[first, 0][:, None] + scores[last, 1], -np.inf)
+        if not possible.any():
+            return -np.inf, 0, 0
+        start, end = np.unravel_index(total.argmax(), total.shape)
+        return float(total[start, end]), int(begins[first[start]]), int(ends[last[end]])
+
+    def texts(self, answers: Sequence[Answer]) -> list[str]:
+        """What is answered: nothing where no answer is likelier than the best one by more than the threshold."""
+        return [
+            "" if self.unanswerable and answer.null_score - answer.score > self.threshold else answer.text
+            for answer in answers
+        ]
+
+    def score(self, logits: Any, encoded: Any) -> dict[str, float]:
+        answers = self.best(logits, encoded)
+        scores = self._rate(self.texts(answers), encoded)
+        results = {"f1": float(scores[:, 1].mean()), "exact_match": float(scores[:, 0].mean())}
+        if not self.unanswerable:
+            return results
+        answerable = np.array([bool(known) for known in self._data(encoded)["answers"]])
+        for name, kind in (("has_answer", answerable), ("no_answer", ~answerable)):
+            if kind.any():
+                results |= {f"{name}_f1": float(scores[kind, 1].mean())}
+                results |= {f"{name}_exact_match": float(scores[kind, 0].mean())}
+        return results | self._best_thresholds(answers, encoded, answerable)
+
+    def _rate(self, texts: Sequence[str], encoded: Any) -> np.ndarray:
+        """(N, 2): exact match and F1 of each question."""
+        known = self._data(encoded)["answers"]
+        return np.array([rate(text, answers, self.unanswerable) for text, answers in zip(texts, known, strict=True)])
+
+    def _best_thresholds(self, answers: Sequence[Answer], encoded: Any, answerable: np.ndarray) -> dict[str, float]:
+        """What the best threshold for answering nothing would have given, as the official evaluation reports it."""
+        scores = self._rate([answer.text for answer in answers], encoded)
+        missing = np.array([answer.null_score - answer.score for answer in answers])
+        order = np.argsort(missing, kind="stable")
+        results = {}
+        for name, column in (("best_f1", 1), ("best_exact_match", 0)):
+            # answering one question more at a time, from the surest: gained where it has an answer, else lost
+            answered = np.array([bool(answer.text) for answer in answers])
+            gains = np.where(answerable, scores[:, column], -answered.astype(float))[order]
+            results[name] = float(((~answerable).sum() + max(0.0, gains.cumsum().max())) / len(answers))
+        return results
+
+    def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
+        data, best = self._data(encoded), self.best(logits, encoded)
+        texts = self.texts(best)
+        scores = self._rate(texts, encoded)
+        return {
+            "id": data["question_id"][:],
+            "label": data["answers"][:],
+            "prediction": texts,
+            "best_text": [answer.text for answer in best],
+            "score": [answer.score for answer in best],
+            "null_score": [answer.null_score for answer in best],
+            "exact_match": scores[:, 0],
+            "f1": scores[:, 1],
+        }
+
+    def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
+        ours, theirs = (self.texts(self.best(side, encoded)) for side in (logits, others))
+        return float(np.mean([normal(a) == normal(b) for a, b in zip(ours, theirs, strict=True)]))
+
+    def readable(self, logits: Any, encoded: Any) -> dict[str, Any]:
+        best = self.best(logits, encoded)
+        return {"prediction": self.texts(best), "score": [answer.score for answer in best]}
+
+    def submission(self, split: str, logits: Any, encoded: Any) -> dict[str, str]:
+        """The predictions as the official evaluation takes them: an answer for each question's id."""
+        data, best = self._data(encoded), self.best(logits, encoded)
+        files = {"predictions.json": dict(zip(data["question_id"], self.texts(best), strict=True))}
+        if self.unanswerable:
+            odds = [answer.null_score - answer.score for answer in best]
+            files["na_prob.json"] = dict(zip(data["question_id"], odds, strict=True))
+        return {name: json.dumps(values, ensure_ascii=False, indent=1) + "\n" for name, values in files.items()}
+
+
+def _questions(questions: Sequence[str], tokenizer: Any, at_most: int) -> tuple[list[str], int]:
+    """The questions, cut to ``at_most`` tokens, and how many had to be."""
+    questions = [question.strip() for question in questions]
+    encoded = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+    long = [row for row, ids in enumerate(encoded["input_ids"]) if len(ids) > at_most]
+    for row in long:
+        questions[row] = _shortened(questions[row], encoded["offset_mapping"][row], tokenizer, at_most)
+    return questions, len(long)
+
+
+def _shortened(question: str, offsets: Sequence[tuple[int, int]], tokenizer: Any, at_most: int) -> str:
+    """The longest beginning that has ``at_most`` tokens: a character may be several, and a part may split otherwise."""
+    for _, end in reversed(offsets[:at_most]):
+        if len(tokenizer(question[:end], add_special_tokens=False)["input_ids"]) <= at_most:
+            return question[:end]
+    return ""
+
+
+def _label(
+    answers: Sequence[str], starts: Sequence[int], begins: Sequence[int], ends: Sequence[int], whole: tuple[bool, bool]
+) -> list[int]:
+    """The first and last token of the first answer; the window's first token where the answer is not inside.
+
+    ``whole``: whether the window begins where the context begins, and ends where it ends. The answer's own first and
+    last character need not be part of a token: tokenizers drop some.
+    """
+    if not answers:
+        return [0, 0]
+    text = answers[0]
+    start, stop = starts[0] + len(text) - len(text.lstrip()), starts[0] + len(text.rstrip())
+    inside = [token for token, (b, e) in enumerate(zip(begins, ends, strict=True)) if b < stop and e > start]
+    if not inside:
+        return [0, 0]
+    seen_from = 0 if whole[0] else next(begin for begin in begins if begin != _NOWHERE)
+    seen_to = stop if whole[1] else max(ends)
+    return [inside[0], inside[-1]] if seen_from <= start and stop <= seen_to else [0, 0]
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_PUNCTUATION = set(string.punctuation)
+
+
+def normal(text: str) -> str:
+    """Without case, punctuation, articles and extra blanks, as SQuAD compares answers."""
+    kept = "".join(character for character in text.lower() if character not in _PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", kept).split())
+
+
+def rate(prediction: str, answers: Sequence[str], unanswerable: bool = False) -> tuple[float, float]:
+    """SQuAD's exact match and F1: the best over the known answers.
+
+    Where questions may have none (2.0), answers that are empty once normalised do not count, a question without answers
+    is right if it is answered by nothing, and F1 against nothing is 1 or 0.
+    """
+    if unanswerable:
+        answers = [answer for answer in answers if normal(answer)] or [""]
+    ours = normal(prediction)
+    exact = max((float(ours == normal(answer)) for answer in answers), default=0.0)
+    return exact, max((_f1(ours.split(), normal(answer).split(), unanswerable) for answer in answers), default=0.0)
+
+
+def _f1(ours: list[str], theirs: list[str], unanswerable: bool) -> float:
+    if unanswerable and not (ours and theirs):
+        return float(ours == theirs)
+    common = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs)) if common else 0.0

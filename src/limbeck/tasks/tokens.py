@@ -1,0 +1,257 @@
+"""Tags of words (entities, chunks, parts of speech), from CoNLL files or from lists in JSONL and Parquet."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from limbeck.errors import DataError, RecipeError
+from limbeck.metrics import METRICS, entity_scores
+from limbeck.tasks.encode import encode_rows
+from limbeck.tasks.files import Columns, check_exists, cut_off, lines, read_columns
+from limbeck.tasks.labels import name_index
+from limbeck.tasks.table import hold_out
+from limbeck.tasks.task import IGNORED, Task, make_split
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+logger = logging.getLogger("limbeck")
+
+_LISTS = (".jsonl", ".json", ".parquet")
+_OUTSIDE = "O"
+_PREFIXES = ("B", "I", "E", "L", "S", "U")
+_NO_WORD = -1
+
+
+def tokens(
+    *,
+    train: str,
+    validation: str | None = None,
+    test: str | None = None,
+    words: str = "tokens",
+    tags: str = "tags",
+    seed: int = 0,
+) -> Task:
+    """Tags of words (NER and the like): CoNLL files, or JSONL and Parquet with lists of words and tags.
+
+    Args:
+        train: the training file. CoNLL: a line per word, the word first, its tag last; a blank line ends a sentence.
+        validation: the validation file; None holds out a seeded tenth of the training sentences.
+        test: the test file, with or without tags.
+        words: in JSONL and Parquet, the column with each sentence's list of words.
+        tags: in JSONL and Parquet, the column with the list of their tags.
+        seed: of the held-out tenth.
+    """
+    given = {"train": train, "validation": validation, "test": test}
+    files = {
+        split: _read(Path(path).expanduser(), words, tags, needed=split != "test")
+        for split, path in given.items()
+        if path is not None
+    }
+    names = _tag_names(files["train"])
+    columns = {split: _columns(file, names) for split, file in files.items()}
+    if validation is None:
+        columns["train"], columns["validation"] = hold_out(columns["train"], None, train, seed)
+    of_entities = _OUTSIDE in names and all(name == _OUTSIDE or _is_part(name) for name in names)
+    return TokenTask(
+        name="tokens",
+        problem="tokens",
+        text_columns=("words",),
+        label_names=names,
+        metrics=("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
+        if of_entities
+        else ("token_accuracy", "macro_f1"),
+        splits={name: make_split(name, columns[name]) for name in ("train", "validation", "test") if name in columns},
+    )
+
+
+@dataclass(frozen=True)
+class TokenTask(Task):
+    """Each word has a tag, decided at its first token. Words that were cut off count as outside of any entity.
+
+    Splits have ``words`` and, where they are known, ``label``: a list of class indices, one for each word.
+    """
+
+    @classmethod
+    def of_texts(cls, texts: Dataset, columns: Sequence[str], names: tuple[str, ...]) -> TokenTask:
+        """For prediction: the words of a text are what blanks separate."""
+        if len(columns) != 1:
+            raise RecipeError(f"This model tags the words of one text, but {len(columns)} columns were named.")
+        words = [text.split() for text in texts[columns[0]]]
+        split = make_split("predict", {"id": texts["id"][:], "words": words})
+        return cls("predict", "tokens", ("words",), names, (), {"predict": split})
+
+    def encode(
+        self, split: str, tokenizer: Any, max_length: int, too_long: Literal["cut", "refuse"] = "cut"
+    ) -> Dataset:
+        """Beside the usual columns: ``word``, the number of the word that starts at a token, and ``size``, of words."""
+        data = self.split(split)
+
+        def extra(rows: Mapping[str, Any], encoded: Mapping[str, Any]) -> dict[str, list[Any]]:
+            starts = [
+                _first_tokens(words, offsets)
+                for words, offsets in zip(rows["words"], encoded["offset_mapping"], strict=True)
+            ]
+            columns: dict[str, list[Any]] = {"word": starts, "size": [len(words) for words in rows["words"]]}
+            if "label" in rows:
+                columns["labels"] = [
+                    [IGNORED if word == _NO_WORD else tags[word] for word in row]
+                    for row, tags in zip(starts, rows["label"], strict=True)
+                ]
+                columns["tags"] = list(rows["label"])
+            return columns
+
+        where = f"{self.name} {split}"
+        return encode_rows(
+            where,
+            data,
+            tokenizer,
+            max_length,
+            too_long,
+            lambda rows: [_texts(rows)],
+            extra,
+            return_offsets_mapping=True,
+        )
+
+    def token_ids(self, rows: Mapping[str, Any], tokenizer: Any) -> list[list[int]]:
+        ids: list[list[int]] = tokenizer(_texts(rows), padding=False, truncation=False, verbose=False)["input_ids"]
+        return ids
+
+    def tags(self, logits: Sequence[np.ndarray], encoded: Any) -> list[np.ndarray]:
+        """The class of each word of each example."""
+        outside = self.label_names.index(_OUTSIDE) if _OUTSIDE in self.label_names else 0
+        found = []
+        for row, word, size in zip(logits, encoded["word"], encoded["size"], strict=True):
+            tags = np.full(size, outside)
+            word = np.asarray(word)
+            tags[word[word != _NO_WORD]] = row.argmax(-1)[word != _NO_WORD]
+            found.append(tags)
+        return found
+
+    def score(self, logits: Any, encoded: Any) -> dict[str, float]:
+        ours, theirs = self.tags(logits, encoded), [np.asarray(tags) for tags in encoded["tags"]]
+        flat = np.concatenate(ours), np.concatenate(theirs)
+        scores = {"token_accuracy": METRICS["accuracy"](*flat), "macro_f1": METRICS["macro_f1"](*flat)}
+        if "entity_f1" in self.metrics:
+            scores |= entity_scores(self._named(ours), self._named(theirs))
+        return {name: scores[name] for name in self.metrics}
+
+    def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
+        predicted = [tags.tolist() for tags in self.tags(logits, encoded)]
+        return {"id": encoded["id"][:], "label": encoded["tags"][:], "prediction": predicted}
+
+    def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
+        ours, theirs = (np.concatenate(self.tags(side, encoded)) for side in (logits, others))
+        return float((ours == theirs).mean())
+
+    def readable(self, logits: Any, encoded: Any) -> dict[str, Any]:
+        """The tags of a text's words, in their order, with blanks between them."""
+        return {"prediction": [" ".join(tags) for tags in self._named(self.tags(logits, encoded))]}
+
+    def _named(self, rows: Sequence[np.ndarray]) -> list[list[str]]:
+        return [[self.label_names[tag] for tag in row] for row in rows]
+
+
+def _texts(rows: Mapping[str, Any]) -> list[str]:
+    return [" ".join(words) for words in rows["words"]]
+
+
+def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
+    """For each token the number of the word that starts with it; words are joined by single blanks.
+
+    Found by characters, because a blank before a word is part of its first token to some tokenizers.
+    """
+    owner = [number for number, word in enumerate(words) for _ in range(len(word) + 1)]
+    inside = [place for word in words for place in (*([True] * len(word)), False)]
+    starts, before = [], _NO_WORD
+    for start, end in offsets:
+        word = owner[end - 1] if end > start and inside[end - 1] else _NO_WORD
+        starts.append(word if word > before else _NO_WORD)
+        before = max(before, word)
+    return starts
+
+
+def _is_part(name: str) -> bool:
+    prefix, dash, kind = name.partition("-")
+    return prefix in _PREFIXES and bool(dash and kind)
+
+
+def _tag_names(file: Columns) -> tuple[str, ...]:
+    """Outside first, then by type; a model's outputs are in this order."""
+    names = {tag for tags in file.values["tags"] for tag in tags}
+    if len(names) < 2:
+        raise DataError(f"{file.path}: every word has the tag '{next(iter(names), '')}', so there is nothing to learn.")
+    return tuple(sorted(names, key=lambda name: (name != _OUTSIDE, *name.partition("-")[::-1])))
+
+
+def _columns(file: Columns, names: tuple[str, ...]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {"id": list(range(len(file.numbers))), "words": file.values["words"]}
+    if "tags" in file.values:
+        index = {name: position for position, name in enumerate(names)}
+        columns["label"] = [
+            [name_index(file, row, tag, index) for tag in tags] for row, tags in enumerate(file.values["tags"])
+        ]
+    return columns
+
+
+def _read(path: Path, words: str, tags: str, *, needed: bool) -> Columns:
+    """Sentences as lists: ``words`` and, where there are any, ``tags``."""
+    if path.suffix.lower() not in _LISTS:
+        return _read_conll(path, needed=needed)
+    file = read_columns(path, [words, tags] if needed else [words], optional=[] if needed else [tags])
+    values = {"words": file.values[words]} | ({"tags": file.values[tags]} if tags in file.values else {})
+    for row, cells in enumerate(zip(*values.values(), strict=True)):
+        if not all(isinstance(cell, (list, tuple)) and cell for cell in cells):
+            raise DataError(f"{file.where(row)}: '{words}' and '{tags}' must hold lists that are not empty.")
+        if len({len(cell) for cell in cells}) > 1:
+            raise DataError(
+                f"{file.where(row)}: {len(cells[0])} words have {len(cells[1])} tags. Each word needs a tag of its own."
+            )
+        if any(item is None or item == "" for cell in cells for item in cell):
+            raise DataError(f"{file.where(row)}: a word or a tag is empty. Fill it in or remove the row.")
+    texts = {name: [[str(item) for item in cell] for cell in column] for name, column in values.items()}
+    return Columns(file.path, file.unit, file.numbers, texts)
+
+
+def _read_conll(path: Path, *, needed: bool) -> Columns:
+    check_exists(path)
+    numbers: list[int] = []
+    sentences: list[list[list[str]]] = []
+    fresh, width = True, 0
+    for number, line in enumerate(lines(path), start=1):
+        # blanks and tabs only: other white space can be a word
+        bare = line.strip(" \r\n")
+        cells = [cell.strip(" ") for cell in bare.split("\t")] if "\t" in bare else re.split(" +", bare)
+        if not any(cells) or cells[0] == "-DOCSTART-":
+            fresh = True
+            continue
+        if not all(cells):
+            if not line.endswith("\n"):
+                raise cut_off(path, number, f"it ends with {line[-20:]!r}")
+            raise DataError(
+                f"{path}, line {number}: a word or a tag is empty: {line!r}. Fill it in or remove the line."
+            )
+        width = width or len(cells)
+        if len(cells) != width or (needed and width < 2):
+            if not line.endswith("\n") and len(cells) < width:
+                raise cut_off(path, number, f"it has {len(cells)} of {width} columns")
+            expected = f"{width} as in the lines before" if len(cells) != width else "at least 2, a word and its tag"
+            raise DataError(f"{path}, line {number}: {len(cells)} columns were found, {expected} expected: {line!r}")
+        if fresh:
+            numbers.append(number)
+            sentences.append([])
+            fresh = False
+        sentences[-1].append(cells)
+    if not sentences:
+        raise DataError(f"{path} has no sentences. Each line must hold a word and its tag.")
+    values = {"words": [[cells[0] for cells in sentence] for sentence in sentences]}
+    if width > 1:
+        values["tags"] = [[cells[-1] for cells in sentence] for sentence in sentences]
+    return Columns(path, "line", numbers, values)
