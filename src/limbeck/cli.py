@@ -201,8 +201,9 @@ def glue(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Finished runs; several seeds are averaged.")],
 ) -> None:
     """Show the GLUE scores of finished runs in one table, with the averages that GLUE and papers report."""
+    from limbeck.glue_table import AVERAGES, glue_average, mean_scores, missing_scores, read_runs
     from limbeck.metrics import shown
-    from limbeck.tasks.glue import AVERAGES, GLUE, glue_average, mean_scores, missing_scores, read_runs
+    from limbeck.tasks.glue import GLUE
 
     found = read_runs(runs)
     scores = mean_scores(found)

@@ -77,7 +77,7 @@ def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = 
             "method": {"name": name},
             "train": student_train,
         }
-        runs[name] = execute(load_recipe(values=values), home / name, resume=True)
+        runs[name] = execute(load_recipe(values=values), home / name, resume=True, show_data=False)
     return _rows(task, teacher, runs)
 
 

@@ -73,7 +73,7 @@ class RunDirectory:
         return metrics
 
 
-def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunDirectory:
+def execute(recipe: Recipe, output: str | Path, *, resume: bool = False, show_data: bool = True) -> RunDirectory:
     """Run a recipe into ``output``; with ``resume``, continue from the last complete checkpoint there.
 
     Nothing is written before the recipe, the data and the models have been found to fit together.
@@ -94,7 +94,7 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False) -> RunD
         last = number == len(stages)
         folder = run if last else RunDirectory(run.path / f"stage-{number}")
         if not folder.finished:
-            new_data = number == 1 or stage.task != stages[number - 2].task
+            new_data = show_data and (number == 1 or stage.task != stages[number - 2].task)
             _run_stage(stage.model_copy(update={"student": student}), folder, recipe if last else stage, new_data)
         student = StudentBlock(model=str(folder.path))
     return run

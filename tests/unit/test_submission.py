@@ -13,8 +13,9 @@ from glue_files import write_glue
 from tiny import SHARED
 
 from limbeck.errors import DataError, RecipeError, RunError
+from limbeck.glue_table import AVERAGES, glue_average, mean_scores, missing_scores, read_runs
 from limbeck.tasks import load_task
-from limbeck.tasks.glue import AVERAGES, GLUE, GlueTask, glue_average, mean_scores, missing_scores, read_runs
+from limbeck.tasks.glue import GLUE, GlueTask
 from limbeck.tasks.submission import GLUE_FILES, check_folder, glue_files, write_submission
 
 REAL = SHARED / "data" / "glue"
