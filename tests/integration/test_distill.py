@@ -270,7 +270,7 @@ class Counting(TaskLoss):
         with open("prepared", "a") as file:
             file.write("once ")
 def counting(pair):
-    return Objective(task=(1.0, Counting(pair.problem)))
+    return Objective(task=(1.0, Counting(pair)))
 """
 
 

@@ -440,6 +440,13 @@ def test_extreme_logits_of_one_question_leave_the_others_alone(value: float) -> 
     assert len(task.texts(best)) == 2
 
 
+def test_tokens_without_characters_are_no_answers() -> None:
+    """Some vocabularies have tokens for a blank alone, and trim it."""
+    task = make_task([("?", "ab", [], [])])
+    encoded = make_split("validation", {"example": [0], "begins": [[-1, 0, 1, 1]], "ends": [[-1, 1, 1, 2]]})
+    assert task.best([logits(4, {2: 9, 3: 1}, {2: 9, 3: 1})], encoded)[0][:2] == ("b", 2.0)
+
+
 def test_a_context_without_tokens_has_no_answer() -> None:
     task, encoded = by_hand([(0, 2, 0, 0)], [""], unanswerable=True)
     best = task.best([logits(3, {0: 1}, {0: 2})], encoded)
