@@ -17,6 +17,7 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 from tiny import VOCAB, WORDS, sentences, tiny_model, write_csv
 from transformers import AutoTokenizer
 
+from limbeck.cli import main
 from limbeck.tokenizer import make_wordpiece
 
 
@@ -48,6 +49,24 @@ def teacher_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: P
     model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture()
+def command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., tuple[int, str]]:
+    """Run a command in this process; returns its exit code and what it said on both streams."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: Any) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["limbeck", *map(str, words)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        shown = capsys.readouterr()
+        assert "Traceback" not in shown.err
+        return int(caught.value.code or 0), " ".join((shown.out + shown.err).replace("│", " ").split())
+
+    return run
 
 
 @pytest.fixture()

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import AutoConfig, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
 from limbeck.models import model_class
 from limbeck.tasks.task import Problem
@@ -212,3 +213,19 @@ def table_task(files: tuple[Path, Path]) -> dict[str, Any]:
 
 def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
+
+
+def real_tokenizer(name: str) -> Any:
+    """gte-small's word pieces, or the byte-level vocabulary of roberta or gpt2."""
+    folder = {
+        "gte-small": SHARED / "models" / "gte-small",
+        "roberta": SHARED / "tokenizers" / "roberta-base",
+        "gpt2": SHARED / "tokenizers" / "gpt2",
+    }[name]
+    if not folder.is_dir():
+        pytest.skip(f"real vocabularies are not at ../shared/{folder.relative_to(SHARED)}")
+    if name == "gte-small":
+        return AutoTokenizer.from_pretrained(folder)
+    if name == "roberta":
+        return RobertaTokenizer.from_pretrained(folder)
+    return GPT2Tokenizer.from_pretrained(folder, pad_token="<|endoftext|>")

@@ -22,7 +22,6 @@ from tiny import sentences, table_task, tiny_model, write_csv
 
 from limbeck import cache as cache_module
 from limbeck import caching, execute, load_recipe
-from limbeck.cli import main
 from limbeck.errors import CacheError
 from limbeck.run import RunDirectory
 from limbeck.tasks.encode import Collator
@@ -111,22 +110,6 @@ def small_shards(monkeypatch):
 def always(monkeypatch):
     """``auto`` takes running a teacher to be very slow, so that a cache pays in every job that may have one."""
     monkeypatch.setattr(caching, "_FLOPS", {"cpu": 1.0, "cuda": 1.0})
-
-
-@pytest.fixture()
-def command(capsys, monkeypatch, tmp_path):
-    """Run a command in this process; returns its exit code and what it said on both streams."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["limbeck", *map(str, words)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        shown = capsys.readouterr()
-        assert "Traceback" not in shown.err
-        return caught.value.code or 0, " ".join((shown.out + shown.err).replace("│", " ").split())
-
-    return run
 
 
 def words(table_files, teacher, *more):

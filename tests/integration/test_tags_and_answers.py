@@ -6,7 +6,6 @@ import csv
 import json
 import random
 import shutil
-import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,7 +15,6 @@ from tiny import WORDS, read_json, tiny_model
 from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassification, AutoTokenizer
 
 from limbeck import caching, execute, load_recipe
-from limbeck.cli import main
 from limbeck.features import Features
 from limbeck.methods import find_method
 from limbeck.metrics import entity_scores
@@ -175,22 +173,6 @@ def test_predictions_are_saved_for_each_example(files, teachers, name):
 
 
 # The command line
-
-
-@pytest.fixture()
-def command(capsys, monkeypatch, tmp_path):
-    """Run a command in this process: its exit code and what it said."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        monkeypatch.setattr(sys, "argv", ["limbeck", *map(str, words)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        shown = capsys.readouterr()
-        assert "Traceback" not in shown.err
-        return caught.value.code or 0, " ".join((shown.out + shown.err).replace("│", " ").split())
-
-    return run
 
 
 def words_of(files, name):

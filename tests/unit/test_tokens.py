@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tiny import SHARED
-from transformers import AutoTokenizer, GPT2Tokenizer, RobertaTokenizer
+from tiny import SHARED, real_tokenizer
+from transformers import AutoTokenizer
 
 from limbeck.errors import DataError, RecipeError
 from limbeck.tasks import load_task
@@ -24,8 +24,6 @@ from limbeck.tasks.tokens import TokenTask
 from limbeck.tokenizer import make_wordpiece
 
 WNUT = SHARED / "data" / "wnut17"
-GTE = SHARED / "models" / "gte-small"
-BYTES = SHARED / "tokenizers"
 
 GOOD = "Anna\tB-person\nsees\tO\nNew\tB-place\nYork\tI-place\n\nIt\tO\nrains\tO\n"
 WORDS = [["Anna", "sees", "New", "York"], ["It", "rains"]]
@@ -268,15 +266,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
         folder = tmp_path_factory.mktemp("tokenizer") / "words"
         make_wordpiece([" ".join(row) for row in ODD], folder, vocab_size=120)
         return AutoTokenizer.from_pretrained(folder)
-    if request.param == "gte-small":
-        if not GTE.is_dir():
-            pytest.skip("the real encoder is not at ../shared/models/gte-small")
-        return AutoTokenizer.from_pretrained(GTE)
-    if not BYTES.is_dir():
-        pytest.skip("the real vocabularies are not at ../shared/tokenizers")
-    if request.param == "roberta":
-        return RobertaTokenizer.from_pretrained(BYTES / "roberta-base")
-    return GPT2Tokenizer.from_pretrained(BYTES / "gpt2", pad_token="<|endoftext|>")
+    return real_tokenizer(request.param)
 
 
 NAMES = ("O", "B-x", "I-x", "B-y", "I-y")

@@ -246,11 +246,13 @@ class SpanTask(Task):
 
     def submission(self, split: str, logits: Any, encoded: Any) -> dict[str, str]:
         """The predictions as the official evaluation takes them: an answer for each question's id."""
+        from scipy.special import expit
+
         data, best = self._data(encoded), self.best(logits, encoded)
         files = {"predictions.json": dict(zip(data["question_id"], self.texts(best), strict=True))}
         if self.unanswerable:
-            odds = [answer.null_score - answer.score for answer in best]
-            files["na_prob.json"] = dict(zip(data["question_id"], odds, strict=True))
+            odds = np.array([answer.null_score - answer.score for answer in best])
+            files["na_prob.json"] = dict(zip(data["question_id"], expit(odds).tolist(), strict=True))
         return {name: json.dumps(values, ensure_ascii=False, indent=1) + "\n" for name, values in files.items()}
 
 
