@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -261,3 +262,56 @@ def test_real_files(version: str, train: int, dev: int, none: int, caplog: pytes
     # the gold answers themselves score 100, and so does the official program with them
     scores = [rate(answers[0] if answers else "", answers, version == "2.0") for answers in rows["answers"]]
     assert {score for score in scores} == {(1.0, 1.0)}
+
+
+# The hub
+
+
+@pytest.mark.parametrize(("version", "name"), [("1.1", "rajpurkar/squad"), ("2.0", "rajpurkar/squad_v2")])
+def test_the_hub_gives_the_same_as_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, name: str
+) -> None:
+    context = "Bern is the capital. Basel is a city."
+    asked = [("q1", "What is the capital?", ["Bern", "Bern"], [0, 0]), ("q2", "Which city?", ["Basel"], [21])]
+    if version == "2.0":
+        asked.append(("q3", "Which river?", [], []))
+
+    def answers(texts: list[str], starts: list[int]) -> list[dict[str, Any]]:
+        return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+
+    questions = [
+        {"id": key, "question": text, "answers": answers(texts, starts), "is_impossible": not texts}
+        for key, text, texts, starts in asked
+    ]
+    content = {"version": version, "data": [{"title": "t", "paragraphs": [{"context": context, "qas": questions}]}]}
+    for stem in ("train", "dev"):
+        (tmp_path / f"{stem}-v{version}.json").write_text(json.dumps(content))
+    rows = [
+        {"id": k, "title": "t", "context": context, "question": q, "answers": {"text": texts, "answer_start": starts}}
+        for k, q, texts, starts in asked
+    ]
+    split = datasets.Dataset.from_list(rows)
+    calls = []
+
+    def load_dataset(path: str) -> datasets.DatasetDict:
+        calls.append(path)
+        return datasets.DatasetDict(train=split, validation=split)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    there, here = load_task(f"squad/{version}"), load_task(f"squad/{version}", data_dir=str(tmp_path))
+    assert calls == [name]
+    for part in ("train", "validation"):
+        assert there.split(part)[:] == here.split(part)[:]
+        assert len(here.split(part)) == len(asked)
+
+
+def test_offline_says_which_files_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_dataset(_: str) -> None:
+        raise ConnectionError("Couldn't reach the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(DataError) as caught:
+        load_task("squad/2.0")
+    text = str(caught.value)
+    assert "Couldn't reach the Hub" in text and "rajpurkar/squad_v2" in text
+    assert "train-v2.0.json and dev-v2.0.json" in text and "task.data_dir" in text
