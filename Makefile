@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+# one process for each core, with one thread, and each file of tests in one of them
+TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 .PHONY: demo test test-all lint clean
 
@@ -10,10 +12,10 @@ demo: $(READY)  ## fine-tune a teacher, distil students, print a table
 	$(BIN)/limbeck demo
 
 test: lint  ## lint, types, import contracts, and every test that is not slow
-	$(BIN)/python -m pytest -m "not slow" --durations=10
+	$(TESTS) -m "not slow" --durations=10
 
 test-all: lint  ## everything, slow tests included
-	$(BIN)/python -m pytest --durations=20
+	$(TESTS) --durations=20
 
 lint: $(READY)
 	$(BIN)/ruff check .
