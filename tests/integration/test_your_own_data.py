@@ -341,6 +341,7 @@ def test_stages_on_the_same_data_show_it_once(long_texts, tmp_path, caplog):
     values = {"task": {"name": "table", "train": str(long_texts / "train.csv"), "text": "text", "label": "label"}}
     values |= {"teacher": {"model": str(teacher.path)}, "student": {"from": "teacher", "keep": "first:1"}}
     values |= {"method": {"name": "tinybert"}, "train": {"max_steps": 1, "batch_size": 4}}
+    caplog.clear()  # a test before this one may have left the level of the command line
     with caplog.at_level("INFO", logger="limbeck"):
         run = execute(load_recipe(values=values), tmp_path / "run")
     assert sum(message.startswith("table: ") for message in caplog.messages) == 1
