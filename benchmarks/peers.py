@@ -112,6 +112,11 @@ AGAIN = Size(depth=6, batch=32, steps=6, epochs=2)  # once more for the fastest 
 MEMORY = Size(depth=6, batch=32, steps=3, epochs=1)
 
 
+OF_THREAD: dict[int, Turns] = {}
+# one hook for all threads: they stand still inside of it, and hooks must not come or go meanwhile
+register_optimizer_step_post_hook(lambda *_: OF_THREAD[threading.get_ident()].end(steps=1))
+
+
 class Turns:
     """The clock of one side. Between its turns, of one step each, it stands still until the others had theirs."""
 
@@ -123,11 +128,10 @@ class Turns:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Each step of whatever optimiser is at work in this thread ends a turn."""
-        own = threading.get_ident()
-        hook = register_optimizer_step_post_hook(lambda *_: self.end(1) if threading.get_ident() == own else None)
+        OF_THREAD[threading.get_ident()] = self
         self.end(steps=0)
         yield
-        hook.remove()
+        del OF_THREAD[threading.get_ident()]
 
     def end(self, steps: int) -> None:
         self.told.put(("turn", time.perf_counter() - self.since, steps))
