@@ -30,7 +30,7 @@ from limbeck.pair import Pair
 from limbeck.recipe import Recipe
 from limbeck.student import check_not_deeper, from_config, keep_layers, layers_to_keep
 from limbeck.tasks import load_task
-from limbeck.tasks.encode import READ_BY_MODELS, Collator
+from limbeck.tasks.encode import TRAINING_COLUMNS, Collator
 from limbeck.tasks.task import Task
 from limbeck.tasks.text import TextTask
 
@@ -71,7 +71,7 @@ def assemble(recipe: Recipe) -> Parts:
     tokenizer = _tokenizer(recipe)
     student = _student(recipe, task, teacher, tokenizer)
     method, distiller = _distiller(recipe, task, student, teacher, no_head)
-    length, reason = _max_length(recipe, task, tokenizer, [student] if teacher is None else [student, teacher])
+    length, reason = _max_length(recipe, task, tokenizer, student, teacher)
     return Parts(task, tokenizer, student, teacher, method, distiller, length, reason)
 
 
@@ -91,7 +91,7 @@ def _check_later(recipe: Recipe, first: Parts) -> None:
     student = from_config(label_config(task), first.student.config, task.problem)
     _distiller(recipe, task, student, teacher, no_head)
     if recipe.task.max_length != "auto":
-        _max_length(recipe, task, first.tokenizer, [student] if teacher is None else [student, teacher])
+        _max_length(recipe, task, first.tokenizer, student, teacher)
 
 
 def _distiller(
@@ -141,8 +141,7 @@ def load_data(recipe: Recipe, parts: Parts) -> Data:
     else:
         splits = {name: task.encode(name, tokenizer, parts.max_length, spec.too_long) for name in names}
         train = splits["train"]
-        kept = (*READ_BY_MODELS, "example")
-        splits["train"] = train.select_columns([name for name in train.column_names if name in kept])
+        splits["train"] = train.select_columns([name for name in train.column_names if name in TRAINING_COLUMNS])
     if parts.method.held_out:
         splits |= _hold_out(splits["train"], parts.method.held_out, recipe)
     fixed = parts.max_length if spec.padding == "max_length" else None
@@ -188,9 +187,9 @@ def _student(recipe: Recipe, task: Task, teacher: Any | None, tokenizer: Any) ->
     return keep_layers(source, layers_to_keep(spec.keep or "", len(blocks_of(source))))
 
 
-def _max_length(recipe: Recipe, task: Task, tokenizer: Any, models: list[Any]) -> tuple[int, str]:
+def _max_length(recipe: Recipe, task: Task, tokenizer: Any, student: Any, teacher: Any | None) -> tuple[int, str]:
     """As the recipe says, or as the data suggest and the models can read: then with the reason."""
-    model = min(models, key=longest_input)
+    model = min((student, student if teacher is None else teacher), key=longest_input)
     if recipe.task.max_length == "auto":
         return task.suggest_length(tokenizer, longest_input(model))
     return checked_length(recipe.task.max_length, model), ""

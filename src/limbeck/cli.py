@@ -12,11 +12,20 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
-from rich.markup import escape
-from rich.table import Table
 
 from limbeck.errors import Interrupted, LimbeckError, RecipeError
 from limbeck.progress import QUIET
+from limbeck.show import (
+    out,
+    show_demo,
+    show_glue,
+    show_options,
+    show_pairs,
+    show_profile,
+    show_run,
+    show_scores,
+    show_submission,
+)
 
 app = typer.Typer(
     name="limbeck",
@@ -27,7 +36,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out = Console()
 
 Overrides = Annotated[
     list[str] | None,
@@ -181,19 +189,13 @@ def evaluate(
 ) -> None:
     """Score a model on a task with the task's official metrics."""
     from limbeck.evaluation import evaluate as score
-    from limbeck.metrics import shown
 
     flags = [*_flags(data_dir), *(overrides or [])]
     result = score(model, task=task, split=split, overrides=flags, batch_size=batch_size, submission=submission)
     if result.metrics:
-        table = Table(title=f"{model} on {result.task}, {result.split} ({result.examples:,} examples)")
-        table.add_column("metric")
-        table.add_column("score", justify="right")
-        for name, value in result.metrics.items():
-            table.add_row(name, shown(name, value))
-        out.print(table)
+        show_scores(f"{model} on {result.task}, {result.split} ({result.examples:,} examples)", result.metrics)
     if submission is not None:
-        _show_submission(submission, result.files)
+        show_submission(submission, result.files)
 
 
 @app.command(epilog="Example: limbeck glue runs/glue-*-kd-s*")
@@ -201,24 +203,9 @@ def glue(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Finished runs; several seeds are averaged.")],
 ) -> None:
     """Show the GLUE scores of finished runs in one table, with the averages that GLUE and papers report."""
-    from limbeck.glue_table import AVERAGES, glue_average, mean_scores, missing_scores, read_runs
-    from limbeck.metrics import shown
-    from limbeck.tasks.glue import GLUE
+    from limbeck.glue_table import read_runs
 
-    found = read_runs(runs)
-    scores = mean_scores(found)
-    table = Table("task", "metric", "score", "runs", title="GLUE, validation data")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for name, values in scores.items():
-        official = [metric for metric in AVERAGES["glue"][name] if metric in values]
-        cells = (" / ".join(official), " / ".join(shown(metric, values[metric]) for metric in official))
-        table.add_row(GLUE[name].folder, *cells, str(len(found[name])))
-    out.print(table)
-    for kind in AVERAGES:
-        missing = missing_scores(scores, kind)
-        value = f"missing {', '.join(missing)}" if missing else f"{100 * glue_average(scores, kind):.2f}"
-        out.print(f"average '{kind}': {value}", highlight=False)
+    show_glue(read_runs(runs))
 
 
 @app.command(
@@ -266,7 +253,7 @@ def profile(
     from limbeck.tasks.profile import profile as look_at
 
     length = None if block.max_length == "auto" else block.max_length
-    _show_profile(look_at(load_task(block.name, **block.options), load_tokenizer(model), length))
+    show_profile(look_at(load_task(block.name, **block.options), load_tokenizer(model), length))
 
 
 @app.command(epilog="Example: limbeck methods kd")
@@ -277,38 +264,23 @@ def methods(
     import inspect
 
     from limbeck.methods import METHODS, find_method
-    from limbeck.schema import describe_options
 
     if name is None:
         listing = {key: (inspect.getdoc(method) or "").partition("\n")[0] for key, method in METHODS.items()}
-        _list("Methods", listing, "limbeck methods NAME shows the equation and the options")
+        show_pairs(listing, "Methods", "limbeck methods NAME shows the equation and the options")
         return
-    method = find_method(name)
-    out.print(inspect.getdoc(method) or name, highlight=False, markup=False)
-    table = Table("option", "type", "default")
-    for row in describe_options(method):
-        table.add_row(*row)
-    if table.row_count:
-        out.print(table)
+    show_options(find_method(name), "option")
 
 
 @app.command(epilog="Example: limbeck tasks table")
 def tasks(name: Annotated[str | None, typer.Argument(help="Show one task and its options.")] = None) -> None:
     """List the tasks, or show one with its options."""
-    import inspect
-
-    from limbeck.schema import describe_options
     from limbeck.tasks import TASKS, describe, find_task
 
     if name is None:
-        _list("Tasks", {key: describe(key) for key in TASKS}, "limbeck tasks NAME shows the options")
+        show_pairs({key: describe(key) for key in TASKS}, "Tasks", "limbeck tasks NAME shows the options")
         return
-    task = find_task(name)
-    out.print(inspect.getdoc(task) or name, highlight=False, markup=False)
-    table = Table("option (task.…)", "type", "default")
-    for row in describe_options(task):
-        table.add_row(*row)
-    out.print(table)
+    show_options(find_task(name), "option (task.…)")
 
 
 @app.command(epilog="Examples: limbeck recipes   |   limbeck recipes mrpc")
@@ -323,7 +295,7 @@ def recipes(
     listing = {name: recipe.about for name, recipe in shipped.items() if part in name}
     if not listing:
         raise RecipeError(unknown("recipe", part, shipped, "Run 'limbeck recipes' for all of them."))
-    _list("Recipes", listing, "limbeck distill NAME teacher.model=… task.data_dir=…")
+    show_pairs(listing, "Recipes", "limbeck distill NAME teacher.model=… task.data_dir=…")
 
 
 @app.command(epilog="Example: limbeck validate my-recipe.yaml train.epochs=1")
@@ -343,10 +315,7 @@ def doctor() -> None:
     """Print versions, devices and what is reachable: the first thing to send with a question."""
     from limbeck.doctor import report
 
-    table = Table(show_header=False)
-    for name, value in report():
-        table.add_row(name, value)
-    out.print(table)
+    show_pairs(dict(report()))
 
 
 @app.command(epilog="Examples: limbeck demo   |   limbeck demo --task-dir data/glue/RTE --model bert-base-uncased")
@@ -360,17 +329,7 @@ def demo(
     from limbeck.demo import run_demo
 
     rows = run_demo(output, task_dir=task_dir, model=model, seed=seed)
-    table = Table("model", "method", rows[0].metric, "agrees with teacher", "parameters", "ms per example")
-    for row in rows:
-        table.add_row(
-            row.model,
-            row.method,
-            f"{100 * row.score:.1f}",
-            row.agreement,
-            f"{row.parameters:,}",
-            f"{row.milliseconds:.2f}",
-        )
-    out.print(table)
+    show_demo(rows)
     out.print(f"Run directories: {output}", highlight=False)
 
 
@@ -459,7 +418,6 @@ def _quoted(text: str) -> str:
 
 
 def _run(recipe: Any, output: Path | None, resume: bool) -> None:
-    from limbeck.metrics import shown
     from limbeck.run import execute
 
     task, method = (name.replace("/", "-").replace(":", "-") for name in (recipe.task.name, recipe.method.name))
@@ -468,79 +426,4 @@ def _run(recipe: Any, output: Path | None, resume: bool) -> None:
         run = execute(recipe, folder, resume=resume)
     except KeyboardInterrupt:
         raise Interrupted(f"Interrupted. The same command with --resume continues {folder}.") from None
-    results = run.metrics()
-    table = Table(
-        title=f"{results['method']} on {results['task']}, {results['split']} ({results['examples']:,} examples)"
-    )
-    table.add_column("metric")
-    table.add_column("score", justify="right")
-    teacher = results.get("teacher", {})
-    if teacher:
-        table.add_column("teacher", justify="right")
-    theirs = teacher.get("metrics", {})  # plain text has none
-    for name, value in results["metrics"].items():
-        table.add_row(name, shown(name, value), *([shown(name, theirs[name])] if name in theirs else []))
-    table.add_row("parameters", f"{results['parameters']:,}", *([f"{teacher['parameters']:,}"] if teacher else []))
-    if "agreement" in teacher:
-        table.add_row("agreement with teacher", f"{100 * teacher['agreement']:.2f}", "")
-    out.print(table)
-    out.print(f"Run directory: {run.path}", highlight=False)
-
-
-def _show_profile(found: Any) -> None:
-    """As tables: the splits, then what their labels are."""
-    if not found.splits:
-        out.print(*found.lines(), sep="\n", highlight=False)
-        return
-    fate = "in several windows" if found.problem == "span" else "cut"
-    title = f"{found.task}: {found.problem.replace('_', '-')}, read up to {found.max_length:,} tokens"
-    splits = Table("split", "rows", "median", "95%", "longest", fate, title=title)
-    for column in splits.columns[1:]:
-        column.justify = "right"
-    for name, split in found.splits.items():
-        lengths = [f"{value:,}" for value in split.lengths.values()] or ["", "", ""]
-        splits.add_row(name, f"{split.rows:,}", *lengths, f"{100 * split.too_long:.1f}%" if split.lengths else "")
-    out.print(splits)
-    _show_labels(found)
-    for warning in found.warnings:
-        out.print(f"Worth knowing: {warning}.", highlight=False, markup=False, soft_wrap=True)
-
-
-def _show_labels(found: Any) -> None:
-    labelled = {name: split for name, split in found.splits.items() if split.counts or split.numbers}
-    if not labelled:
-        return
-    table = Table(found.counted, *labelled, *(["weight"] if found.class_weights else []))
-    for column in table.columns[1:]:
-        column.justify = "right"
-    train = found.splits["train"]
-    counts, more = train.most_frequent()
-    for name in counts:
-        weight = [f"{found.class_weights[name]:.3g}"] if found.class_weights else []
-        table.add_row(escape(name), *(f"{split.counts.get(name, 0):,}" for split in labelled.values()), *weight)
-    if more:
-        rest = [sum(count for name, count in s.counts.items() if name not in counts) for s in labelled.values()]
-        table.add_row(f"{more:,} more", *(f"{count:,}" for count in rest))
-    for name in train.numbers:
-        table.add_row(name, *(f"{split.numbers[name]:.4g}" for split in labelled.values()))
-    out.print(table)
-
-
-def _list(title: str, listing: dict[str, str], hint: str) -> None:
-    table = Table(show_header=False, title=title, caption=hint)
-    for name, description in listing.items():
-        table.add_row(name, description)
-    out.print(table)
-
-
-def _show_submission(folder: Path, files: tuple[str, ...]) -> None:
-    from limbeck.tasks.submission import ARCHIVE, GLUE_FILES, glue_files
-
-    for name in files:
-        out.print(f"Written: {folder / name}", highlight=False)
-    if not set(files) & set(GLUE_FILES):
-        return
-    there, missing = glue_files(folder)
-    archive = f"{folder / ARCHIVE} holds {len(there)} of GLUE's {len(GLUE_FILES)} files"
-    out.print(f"{archive}: {', '.join(there)}", highlight=False)
-    out.print(f"Missing: {', '.join(missing)}" if missing else "It is complete.", highlight=False)
+    show_run(run.path, run.metrics())

@@ -91,10 +91,9 @@ def _splits(task: Task, split: str | None, submission: str | Path | None) -> tup
     names = task.dev_splits if split is None else (split,)
     if submission is None:
         return names
-    if type(task).submission is Task.submission:
-        task.submission(names[0], None, None)
+    together = tuple(other for name in names for other in task.submission_splits(name))
     check_folder(Path(submission))
-    return tuple(together for name in names for together in task.submission_splits(name))
+    return together
 
 
 def _evaluate_text(model: str | Path, task: TextTask, split: str, block: TaskBlock, batch_size: int) -> Evaluation:

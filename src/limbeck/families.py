@@ -91,7 +91,12 @@ def blocks_of(model: Any) -> nn.ModuleList:
 
 def decides_tokens(model: Any) -> bool:
     """Whether the model's head has logits for each token (tags, answers) and not for each text."""
-    return type(model).__name__.endswith(("ForTokenClassification", "ForQuestionAnswering"))
+    return head_of(type(model).__name__) in ("TokenClassification", "QuestionAnswering")
+
+
+def head_of(class_name: str) -> str:
+    """``TokenClassification`` of ``BertForTokenClassification``; nothing of a model without a head."""
+    return class_name.partition("For")[2]
 
 
 def has_raw_scores(model: Any) -> bool:

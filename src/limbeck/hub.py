@@ -6,6 +6,9 @@ import os
 import urllib.error
 import urllib.request
 from functools import cache
+from typing import Any
+
+from limbeck.errors import DataError
 
 _SECONDS = 3
 
@@ -27,6 +30,21 @@ def trouble() -> str:
 
 def address() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def load_data(task: str, files: str, *address: str, **options: str) -> Any:
+    """A data set of the hub; where it cannot be had, an error that says which ``files`` to put in a folder instead."""
+    import datasets
+
+    use_cache_only_if_offline()
+    try:
+        return datasets.load_dataset(*address, **options)
+    # Anything can go wrong between here and a server; whatever it is, local files are the remedy.
+    except Exception as error:
+        raise DataError(
+            f"{task} could not be loaded from the hub ({', '.join(address)}): {error}. To work without the network, "
+            f"put {files} into a folder and set task.data_dir to it."
+        ) from error
 
 
 def use_cache_only_if_offline() -> None:

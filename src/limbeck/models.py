@@ -20,7 +20,7 @@ from transformers import (
 
 from limbeck import hub
 from limbeck.errors import ModelError, RecipeError
-from limbeck.families import family_of
+from limbeck.families import family_of, head_of
 from limbeck.tasks.task import Problem, Task
 
 _PROBE = "It's a probe: tokenizers must agree on Words, numbers (3.14) and naïve accents."
@@ -29,7 +29,11 @@ PROBLEM_TYPE: dict[Problem, str] = {
     "regression": "regression",
     "multi_label": "multi_label_classification",
 }
-_HEADS = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+_ANSWERS: dict[str, Problem] = {  # of a text's head, its config says more
+    "SequenceClassification": "classification",
+    "TokenClassification": "tokens",
+    "QuestionAnswering": "span",
+}
 
 
 def resolve(source: str | Path) -> str:
@@ -68,13 +72,15 @@ def model_class(problem: Problem, config: Any) -> Any:
 
 def problem_of(config: Any) -> Problem:
     """What the head of a saved model answers."""
-    head = (config.architectures or [""])[0]
-    if head.endswith("ForTokenClassification"):
-        return "tokens"
-    if head.endswith("ForQuestionAnswering"):
-        return "span"
+    problem = _ANSWERS.get(_saved_head(config), "classification")
+    if problem != "classification":
+        return problem
     kinds: dict[str, Problem] = {name: problem for problem, name in PROBLEM_TYPE.items()}
     return kinds.get(config.problem_type, "regression" if config.num_labels == 1 else "classification")
+
+
+def _saved_head(config: Any) -> str:
+    return head_of((config.architectures or [""])[0])
 
 
 def label_config(task: Task) -> dict[str, Any]:
@@ -100,9 +106,9 @@ def load_fine_tuned(source: str | Path, task: Task | None = None) -> Any:
     """A model whose head has been trained, for that task where one is given: a teacher, or a model to evaluate."""
     problem = task.problem if task else problem_of(load_config(source))
     model, missing = _load_model(source, problem)
-    other = (model.config.architectures or [""])[0].partition("For")[2]
-    if other in _HEADS and not type(model).__name__.endswith(other):  # BERT's heads of texts and tokens are named alike
-        missing = missing or [f"its head is for {other}"]
+    saved = _saved_head(model.config)
+    if saved in _ANSWERS and saved != head_of(type(model).__name__):  # BERT's heads of texts and tokens are named alike
+        missing = missing or [f"its head is for {saved}"]
     if missing:
         raise _no_head(source, missing, task)
     if task is not None and task.label_names:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from glue_files import NLI, write_glue
+from glue_files import NLI, SCORES, write_glue
 from tiny import SIZES, VOCAB, read_json, sentences, tiny_model
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
@@ -216,19 +216,8 @@ def test_what_cannot_be_submitted_or_scored(call, model, table_files, tmp_path):
 
 
 def test_the_table_of_glue_runs(call, tmp_path):
-    scores = {
-        "cola": {"mcc": 0.1},
-        "sst2": {"accuracy": 0.9},
-        "mrpc": {"accuracy": 0.8, "f1": 0.9},
-        "stsb": {"pearson": 0.6, "spearman": 0.8},
-        "qqp": {"accuracy": 0.7, "f1": 0.5},
-        "mnli": {"accuracy": 0.84, "accuracy_mismatched": 0.80},
-        "qnli": {"accuracy": 0.75},
-        "rte": {"accuracy": 0.65},
-        "wnli": {"accuracy": 0.4},
-    }
     runs = []
-    for name, metrics in scores.items():
+    for name, metrics in SCORES.items():
         for seed in range(2 if name == "cola" else 1):
             runs.append(tmp_path / f"{name}-{seed}")
             runs[-1].mkdir()

@@ -9,7 +9,7 @@ from zipfile import ZipFile
 
 import numpy as np
 import pytest
-from glue_files import write_glue
+from glue_files import SCORES, write_glue
 from tiny import SHARED
 
 from limbeck.errors import DataError, RecipeError, RunError
@@ -193,18 +193,6 @@ def test_the_server_takes_eleven_files(tmp_path):
 
 
 # Averages
-
-SCORES = {
-    "cola": {"mcc": 0.1},
-    "sst2": {"accuracy": 0.9},
-    "mrpc": {"accuracy": 0.8, "f1": 0.9},
-    "stsb": {"pearson": 0.6, "spearman": 0.8},
-    "qqp": {"accuracy": 0.7, "f1": 0.5},
-    "mnli": {"accuracy": 0.84, "accuracy_mismatched": 0.80},
-    "qnli": {"accuracy": 0.75},
-    "rte": {"accuracy": 0.65},
-    "wnli": {"accuracy": 0.4},
-}
 
 
 def test_averages_by_hand():

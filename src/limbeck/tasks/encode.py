@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("limbeck")
 
-READ_BY_MODELS = ("id", "input_ids", "attention_mask", "token_type_ids", "labels")  # other columns serve to score
+# of an encoded split; other columns serve only to score
+TRAINING_COLUMNS = ("id", "example", "input_ids", "attention_mask", "token_type_ids", "labels")
 _CHUNK = 2_000  # rows per tokenizer call: large enough for its threads, small enough for memory
 
 

@@ -347,25 +347,15 @@ def _similarity(cell: str) -> float | None:
 
 
 def _from_hub(name: str, spec: _Glue) -> dict[str, Dataset]:
-    import datasets
-
-    hub.use_cache_only_if_offline()
-    try:
-        loaded = datasets.load_dataset(_HUB, name)
-    # Anything can go wrong between here and a server; whatever it is, local files are the remedy.
-    except Exception as error:
-        files = ", ".join(f"{spec.folder}/{file}" for split, file in spec.files.items() if split in _REQUIRED)
-        raise DataError(
-            f"glue/{name} could not be loaded from the hub ({_HUB}, {name}): {error}. To work without "
-            f"the network, put {files} (GLUE's own download) into a folder and set task.data_dir to it."
-        ) from error
+    files = ", ".join(f"{spec.folder}/{file}" for split, file in spec.files.items() if split in _REQUIRED)
+    loaded = hub.load_data(f"glue/{name}", f"{files} (GLUE's own download)", _HUB, name)
     renamed = {"validation_matched": "validation", "test_matched": "test"}
     splits = {renamed.get(split, split): loaded[split] for split in loaded}
     if name == "mnli":
         try:
-            splits[_DIAGNOSTIC] = datasets.load_dataset(_HUB, "ax", split="test")
-        except Exception as error:  # nothing but its own scores needs it
-            logger.debug("The diagnostic set (%s, ax) could not be loaded: %s", _HUB, error)
+            splits[_DIAGNOSTIC] = hub.load_data("The diagnostic set", _DIAGNOSTIC_FILES[0], _HUB, "ax", split="test")
+        except DataError as error:  # nothing but its own scores needs it
+            logger.debug("%s", error)
     return {split: _hub_split(split, data, spec) for split, data in splits.items()}
 
 

@@ -199,8 +199,8 @@ class SpanTask(Task):
         answerable = np.array([bool(known) for known in self._data(encoded)["answers"]])
         for name, kind in (("has_answer", answerable), ("no_answer", ~answerable)):
             if kind.any():
-                results |= {f"{name}_f1": float(scores[kind, 1].mean())}
-                results |= {f"{name}_exact_match": float(scores[kind, 0].mean())}
+                results[f"{name}_f1"] = float(scores[kind, 1].mean())
+                results[f"{name}_exact_match"] = float(scores[kind, 0].mean())
         return results | self._best_thresholds(answers, encoded, answerable)
 
     def _rate(self, texts: Sequence[str], encoded: Any) -> np.ndarray:
@@ -213,10 +213,10 @@ class SpanTask(Task):
         scores = self._rate([answer.text for answer in answers], encoded)
         missing = np.array([answer.null_score - answer.score for answer in answers])
         order = np.argsort(missing, kind="stable")
+        answered = np.array([bool(answer.text) for answer in answers])
         results = {}
         for name, column in (("best_f1", 1), ("best_exact_match", 0)):
             # answering one question more at a time, from the surest: gained where it has an answer, else lost
-            answered = np.array([bool(answer.text) for answer in answers])
             gains = np.where(answerable, scores[:, column], -answered.astype(float))[order]
             results[name] = float(((~answerable).sum() + max(0.0, gains.cumsum().max())) / len(answers))
         return results
@@ -243,6 +243,9 @@ class SpanTask(Task):
     def readable(self, logits: Any, encoded: Any) -> dict[str, Any]:
         best = self.best(logits, encoded)
         return {"prediction": self.texts(best), "score": [answer.score for answer in best]}
+
+    def submission_splits(self, split: str) -> tuple[str, ...]:
+        return (split,)
 
     def submission(self, split: str, logits: Any, encoded: Any) -> dict[str, str]:
         """The predictions as the official evaluation takes them: an answer for each question's id."""

@@ -135,18 +135,8 @@ def _check_starts(where: str, row: dict[str, Any]) -> None:
 
 
 def _from_hub(version: Version) -> dict[str, Dataset]:
-    import datasets
-
-    hub.use_cache_only_if_offline()
-    try:
-        loaded = datasets.load_dataset(_HUB[version])
-    # Anything can go wrong between here and a server; whatever it is, local files are the remedy.
-    except Exception as error:
-        files = " and ".join(f"{stem}-v{version}.json" for stem in _FILES.values())
-        raise DataError(
-            f"squad/{version} could not be loaded from the hub ({_HUB[version]}): {error}. To work without the "
-            f"network, put {files} (the official files) into a folder and set task.data_dir to it."
-        ) from error
+    files = " and ".join(f"{stem}-v{version}.json" for stem in _FILES.values())
+    loaded = hub.load_data(f"squad/{version}", f"{files} (the official files)", _HUB[version])
     return {split: _split(split, map(_hub_row, loaded[split]), _HUB[version]) for split in _FILES}
 
 

@@ -62,10 +62,14 @@ class Task:
 
         return encode(self, self.split(split), tokenizer, max_length, too_long)
 
+    def inputs(self, rows: Mapping[str, Any]) -> list[list[str]]:
+        """What a model reads of these rows: a column of texts, or two."""
+        return [list(rows[name]) for name in self.text_columns]
+
     def token_ids(self, rows: Mapping[str, Any], tokenizer: Any) -> list[list[int]]:
         """The token ids of these rows, uncut."""
-        texts = [list(rows[name]) for name in self.text_columns]
-        ids: list[list[int]] = tokenizer(*texts, padding=False, truncation=False, verbose=False)["input_ids"]
+        encoded = tokenizer(*self.inputs(rows), padding=False, truncation=False, verbose=False)
+        ids: list[list[int]] = encoded["input_ids"]
         return ids
 
     def measured(self, split: str) -> range:
@@ -132,12 +136,15 @@ class Task:
         return columns | {f"p({name})": probabilities[:, i] for i, name in enumerate(self.label_names)}
 
     def submission_splits(self, split: str) -> tuple[str, ...]:
-        """The splits whose predictions are submitted with those for this one."""
-        return (split,)
+        """The splits whose predictions are submitted together with those for this one; an error where none can be."""
+        raise self._not_submitted()
 
     def submission(self, split: str, logits: Any, encoded: Any) -> dict[str, str]:
         """Files, by name, in the form that the task's official evaluation takes."""
-        raise RecipeError(f"{self.name} has no official evaluation to submit to: use 'limbeck predict'.")
+        raise self._not_submitted()
+
+    def _not_submitted(self) -> RecipeError:
+        return RecipeError(f"{self.name} has no official evaluation to submit to: use 'limbeck predict'.")
 
     def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
         """How often two models predict the same (regression: how their predictions correlate)."""

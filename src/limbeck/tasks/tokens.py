@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ from limbeck.tasks.task import IGNORED, Task, make_split
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-logger = logging.getLogger("limbeck")
 
 _LISTS = (".jsonl", ".json", ".parquet")
 _OUTSIDE = "O"
@@ -110,19 +107,11 @@ class TokenTask(Task):
 
         where = f"{self.name} {split}"
         return encode_rows(
-            where,
-            data,
-            tokenizer,
-            max_length,
-            too_long,
-            lambda rows: [_texts(rows)],
-            extra,
-            return_offsets_mapping=True,
+            where, data, tokenizer, max_length, too_long, self.inputs, extra, return_offsets_mapping=True
         )
 
-    def token_ids(self, rows: Mapping[str, Any], tokenizer: Any) -> list[list[int]]:
-        ids: list[list[int]] = tokenizer(_texts(rows), padding=False, truncation=False, verbose=False)["input_ids"]
-        return ids
+    def inputs(self, rows: Mapping[str, Any]) -> list[list[str]]:
+        return [[" ".join(words) for words in rows["words"]]]
 
     def tags(self, logits: Sequence[np.ndarray], encoded: Any) -> list[np.ndarray]:
         """The class of each word of each example."""
@@ -157,10 +146,6 @@ class TokenTask(Task):
 
     def _named(self, rows: Sequence[np.ndarray]) -> list[list[str]]:
         return [[self.label_names[tag] for tag in row] for row in rows]
-
-
-def _texts(rows: Mapping[str, Any]) -> list[str]:
-    return [" ".join(words) for words in rows["words"]]
 
 
 def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
