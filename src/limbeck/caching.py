@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
 from limbeck.assemble import Data, Parts, assemble, cannot_cache, load_data
 from limbeck.cache import DTYPES, VALIDATION, FeatureCache, count_numbers, size
-from limbeck.errors import CacheError
+from limbeck.errors import CacheError, LimbeckError
 from limbeck.families import blocks_of
 from limbeck.features import Wanted
 from limbeck.fingerprint import fingerprint
@@ -44,11 +44,12 @@ def automatic_cache(
     """The cache in ``folder``, where the recipe leaves it open and it pays. A resumed run goes on as it began."""
     if recipe.teacher is None or recipe.teacher.cache != "auto" or cannot_cache(parts.task, parts.method):
         return None
-    if not parts.distiller.needs.teacher or not (
-        folder.exists() if resumed else _pays(recipe, parts, data, folder, device)
-    ):
+    wanted = parts.distiller.needs.teacher
+    if not wanted:
         return None
-    return _cache(folder, recipe, parts, data)
+    passes = _passes(recipe, parts, data)
+    use = folder.exists() if resumed else _pays(recipe, parts, data, wanted, passes, folder, device)
+    return _cache(folder, recipe, parts, data) if use else None
 
 
 def use_cache(cache: FeatureCache, parts: Parts, data: Data, device: torch.device) -> None:
@@ -114,16 +115,62 @@ def build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
     return wanted, cache.estimate(parts.teacher, wanted)
 
 
-def _pays(recipe: Recipe, parts: Parts, data: Data, folder: Path, device: torch.device) -> bool:
+def cache_for_runs(recipes: Mapping[str, tuple[Recipe, int]], folder: Path) -> list[str]:
+    """One pass of the teacher for recipes that run several times each, where that pays; the names of those it serves.
+
+    Left out are recipes that cannot use it: other texts or another teacher than the first one's, a teacher that
+    changes, or a mistake.
+    """
+    served, wanted, passes, first = [], Wanted(), 0.0, None
+    for name, (recipe, runs) in recipes.items():
+        for stage in recipe.split():
+            try:
+                parts = assemble(stage)
+            except LimbeckError:  # its own runs will say what is wrong
+                break
+            needed = parts.distiller.needs.teacher
+            if stage.teacher is None or not needed or cannot_cache(parts.task, parts.method):
+                break
+            data = load_data(stage, parts)
+            made_for = _fingerprint(stage, parts, data)
+            first = first or (stage, parts, data, made_for)
+            if made_for != first[3]:
+                break
+            wanted, passes = wanted | needed, passes + runs * _passes(stage, parts, data)
+        else:
+            served.append(name)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if first is None or not served or not _pays(*first[:3], wanted, passes, folder, device):
+        return []
+    stage, parts, data, made_for = first
+    assert stage.teacher is not None
+    cache = FeatureCache(folder, data.splits["train"], made_for, stage.teacher.cache_dtype)
+    cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, wanted, device)
+    return served
+
+
+def flops() -> float:
+    """What this machine computes in a second, roughly."""
+    return _FLOPS["cuda" if torch.cuda.is_available() else "cpu"]
+
+
+def _passes(recipe: Recipe, parts: Parts, data: Data) -> float:
+    """How often a run asks its teacher about all of the training data."""
+    passes, options = recipe.train.epochs, recipe.train.options
+    if (steps := options.get("max_steps", -1)) > 0:
+        examples = steps * recipe.train.batch_size * options.get("gradient_accumulation_steps", 1)
+        passes = examples / len(data.splits["train"])
+    return passes + sum(term.passes for term in parts.distiller.objective)
+
+
+def _pays(
+    recipe: Recipe, parts: Parts, data: Data, wanted: Wanted, passes: float, folder: Path, device: torch.device
+) -> bool:
     """Whether reading the features costs clearly less than running the teacher in each pass over the data."""
     assert recipe.teacher is not None
-    train, kind = recipe.train, "cpu" if device.type == "cpu" else "cuda"
+    kind = "cpu" if device.type == "cpu" else "cuda"
     lengths = [len(ids) for ids in data.splits["train"]["input_ids"]]
-    passes = train.epochs
-    if (steps := train.options.get("max_steps", -1)) > 0:
-        passes = steps * train.batch_size * train.options.get("gradient_accumulation_steps", 1) / len(lengths)
-    passes += sum(term.passes for term in parts.distiller.objective)
-    numbers = count_numbers(parts.teacher, parts.distiller.needs.teacher.names(), len(lengths), sum(lengths))
+    numbers = count_numbers(parts.teacher, wanted.names(), len(lengths), sum(lengths))
     needed = numbers * DTYPES[recipe.teacher.cache_dtype].itemsize
     live = 2 * parameters(blocks_of(parts.teacher)) * sum(lengths) / _FLOPS[kind]
     saved = (passes - 1) * live - passes * needed / _BYTES_READ[kind] - needed / _BYTES_WRITTEN

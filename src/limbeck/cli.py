@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from limbeck.errors import Interrupted, LimbeckError, RecipeError
+from limbeck.errors import Interrupted, LimbeckError, RecipeError, RunError
 from limbeck.progress import QUIET
 from limbeck.show import (
     out,
@@ -21,9 +21,11 @@ from limbeck.show import (
     show_glue,
     show_options,
     show_pairs,
+    show_plan,
     show_profile,
     show_run,
     show_scores,
+    show_study,
     show_submission,
 )
 
@@ -196,6 +198,109 @@ def evaluate(
         show_scores(f"{model} on {result.task}, {result.split} ({result.examples:,} examples)", result.metrics)
     if submission is not None:
         show_submission(submission, result.files)
+
+
+@app.command(
+    epilog="Examples: limbeck study first task.data_dir=data/glue   |   "
+    "limbeck study fsd/small task.data_dir=data/glue   |   limbeck study my-study.yaml --workers 2 --dry-run"
+)
+def study(
+    source: Annotated[str, typer.Argument(metavar="STUDY", help="A study file, or a name from 'limbeck studies'.")],
+    overrides: Overrides = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The study's folder. Default: studies/<name>.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the runs, with their time and disk, and stop.")
+    ] = False,
+    workers: Annotated[int, typer.Option(min=1, help="Local processes that share the work.")] = 1,
+    ray: Annotated[
+        str | None, typer.Option(help="Address of a Ray cluster (auto finds it), or 'local' to start one here.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of each run. Results are the same bit for bit where this is.")
+    ] = None,
+) -> None:
+    """Run methods x settings x seeds, choose, compare, and write tables. Started again, it does what is missing."""
+    from limbeck.study.conduct import conduct
+    from limbeck.study.description import load_study
+    from limbeck.study.estimate import estimate
+    from limbeck.study.plan import Plan
+    from limbeck.study.watch import watching
+
+    loaded = load_study(source, overrides or [])
+    folder = output or Path("studies") / source.removesuffix(".yaml").replace(".yaml/", "-").replace("/", "-")
+    plan = Plan(loaded, folder)
+    if dry_run:
+        show_plan(estimate(plan), loaded.selection())
+        return
+    with watching(plan.total()) as watcher:
+        try:
+            results = conduct(loaded, folder, _engine(workers, ray, threads), watcher)
+        except KeyboardInterrupt:
+            raise Interrupted(f"Interrupted. The same command continues {folder}.") from None
+    show_study(folder)
+    missing = [entry for entry in results["entries"] if entry["missing"]]
+    if missing:
+        first = missing[0]
+        raise RunError(
+            f"{sum(entry['missing'] for entry in missing)} runs failed, the first of {first['label']} on "
+            f"{first['task']}: {first['why']} See {folder / 'failures'}; the same command tries them again."
+        )
+
+
+@app.command(
+    epilog="Examples: limbeck compare runs/glue-rte-* --baseline ft   |   "
+    "limbeck compare runs/rte-kd-s0 runs/rte-fsd-s0   |   limbeck compare studies/rte-small -o table.tex"
+)
+def compare(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH", help="Run directories, folders of them, or a study's folder.")
+    ],
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="A row that the others are tested against; several times for several.")
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(help="welch (default) or paired, of scores over seeds; mcnemar or bootstrap, of predictions."),
+    ] = None,
+    sided: Annotated[
+        str | None, typer.Option(help="two (default), greater (is it better?) or observed (is what is ahead better?).")
+    ] = None,
+    level: Annotated[float | None, typer.Option(help="What p must be below for a mark. Default: 0.05.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Show this metric only.")] = None,
+    holm: Annotated[bool, typer.Option("--holm/--no-holm", help="Correct p for the number of tests.")] = True,
+    form: Annotated[str | None, typer.Option("--format", help="terminal (default), markdown, latex or csv.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the table to this file: .md, .tex or .csv.")
+    ] = None,
+) -> None:
+    """Show finished runs in one table: mean and deviation over seeds, and what differs by more than chance.
+
+    Two run directories alone are compared example by example. A study brings its own baselines and test.
+    """
+    from limbeck.compare.comparison import compare_paths
+    from limbeck.compare.tables import check_form, form_of, render, save_table, show_table
+
+    chosen = check_form(form) if form else form_of(output) if output else "terminal"
+    table = compare_paths(
+        paths, baselines=baseline, test=test, sided=sided, level=level, metric=metric, correct=holm
+    ).table
+    if output is not None:
+        save_table(table, output, chosen)
+        out.print(f"Written: {output}", highlight=False)
+    elif chosen == "terminal":
+        show_table(table)
+    else:
+        print(render(table, chosen), end="")
+
+
+@app.command(epilog="Example: limbeck studies")
+def studies() -> None:
+    """List the studies that come with limbeck."""
+    from limbeck.study.description import list_studies
+
+    show_pairs(list_studies(), "Studies", "limbeck study NAME teacher.model=… task.data_dir=…")
 
 
 @app.command(epilog="Example: limbeck glue runs/glue-*-kd-s*")
@@ -409,6 +514,16 @@ def _flags(
         "seed": seed,
     }
     return [f"{key}={value}" for key, value in values.items() if value is not None]
+
+
+def _engine(workers: int, ray: str | None, threads: int | None) -> Any:
+    from limbeck.study.engines import InProcess, Ray, Workers
+
+    if ray is not None and workers > 1:
+        raise RecipeError("--workers and --ray exclude each other: Ray has workers of its own.")
+    if ray is not None:
+        return Ray(None if ray == "local" else ray, threads or 1)
+    return Workers(workers, threads) if workers > 1 else InProcess(threads)
 
 
 def _quoted(text: str) -> str:

@@ -14,14 +14,14 @@ import numpy as np
 
 from limbeck.errors import DataError
 
-_NO_SHARE = ("mse", "loss", "perplexity")  # every other metric is a share or a correlation, shown in hundredths
+SMALLER_IS_BETTER = ("mse", "loss", "perplexity")  # every other metric is a share or a correlation, shown in hundredths
 _NOTHING = "There is nothing to score: no predictions were given. Check that the split has rows."
 Metric = Callable[[Any, Any], float]
 
 
 def shown(name: str, value: float) -> str:
     """A metric's value for people: 0.7123 of accuracy is 71.23."""
-    return f"{value:.4g}" if name in _NO_SHARE else f"{100 * value:.2f}"
+    return f"{value:.4g}" if name in SMALLER_IS_BETTER else f"{100 * value:.2f}"
 
 
 def accuracy(predictions: Any, labels: Any) -> float:

@@ -159,7 +159,7 @@ def load_recipe(
     _apply_all(overrides, values)
     recipe, mistakes = check_recipe(values)
     if recipe is None:
-        raise RecipeError(_report(mistakes, text))
+        raise RecipeError(report_mistakes(mistakes, text))
     return recipe
 
 
@@ -226,11 +226,11 @@ def load_task_block(values: dict[str, Any], overrides: Sequence[str] = ()) -> Ta
 
     wrapped = {"task": dict(values)}
     for override in overrides:
-        _apply(override, wrapped)
+        apply_override(override, wrapped)
     block, mistakes = check(TaskBlock, wrapped["task"], ("task",))
     options, wrong = _check_options("task", wrapped["task"], TaskBlock, find_task)
     if block is None or wrong:
-        raise RecipeError(_report(mistakes + wrong, RecipeText("", {})))
+        raise RecipeError(report_mistakes(mistakes + wrong, RecipeText("", {})))
     block.__pydantic_extra__ = options
     return block
 
@@ -265,11 +265,11 @@ def _apply_all(overrides: Sequence[str], values: dict[str, Any]) -> None:
     of_stages = [override for override in overrides if override.startswith("stages.")]
     shared = [override for override in overrides if not override.startswith("stages.")]
     for override in shared:
-        _apply(override, values)
+        apply_override(override, values)
     if of_stages and "stages" not in values:
         values["stages"] = stages_of_method(values.get("method"), find_method)
     for override in of_stages:
-        _apply(override, values)
+        apply_override(override, values)
     for override in shared:
         path = override.partition("=")[0]
         if not reaches_a_stage(path, values):
@@ -278,7 +278,8 @@ def _apply_all(overrides: Sequence[str], values: dict[str, Any]) -> None:
             )
 
 
-def _apply(override: str, values: dict[str, Any]) -> None:
+def apply_override(override: str, values: dict[str, Any]) -> None:
+    """Set what ``key=value`` says; the value is YAML."""
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise RecipeError(f"'{override}' is not an override: write key=value, e.g. train.epochs=1.")
@@ -289,7 +290,8 @@ def _apply(override: str, values: dict[str, Any]) -> None:
     put(values, path, value)
 
 
-def _report(mistakes: list[Mistake], text: RecipeText) -> str:
+def report_mistakes(mistakes: list[Mistake], text: RecipeText, kind: str = "recipe") -> str:
+    """Everything that is wrong with a file, a line each, with its place."""
     lines = text.lines
     title = f"{text.name}: " if text.name else ""
     count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
@@ -298,5 +300,5 @@ def _report(mistakes: list[Mistake], text: RecipeText) -> str:
         # the deepest part of the place that is written in the file
         known = [lines[mistake.where[:n]] for n in range(len(mistake.where), 0, -1) if mistake.where[:n] in lines]
         line = f"line {known[0]}: " if known else ""
-        rows.append(f"  {line}{'.'.join(map(str, mistake.where)) or 'recipe'}: {mistake.message}")
-    return f"{title}{count} in the recipe:\n" + "\n".join(rows)
+        rows.append(f"  {line}{'.'.join(map(str, mistake.where)) or kind}: {mistake.message}")
+    return f"{title}{count} in the {kind}:\n" + "\n".join(rows)

@@ -84,7 +84,7 @@ def _stage(stages: Any, number: str, path: str) -> dict[str, Any]:
 
 def _read(path: Path, family: str) -> dict[str, RecipeText]:
     """The recipe in a file under the name ``family``, or the rows of a family under ``family/row``."""
-    content, lines, about = _read_yaml(path)
+    content, lines, about = read_yaml(path)
     if "tables" not in content:
         return {family: RecipeText(family, content, about, lines)}
     try:
@@ -121,7 +121,10 @@ def _shown(score: Any) -> str:
     return f"{score[0]} (±{score[1]})" if isinstance(score, list) else str(score)
 
 
-def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Location, int], str]:
+def read_yaml(
+    file: Path, what: str = "a recipe is a mapping with task, student and method"
+) -> tuple[dict[str, Any], dict[Location, int], str]:
+    """The values in a file, the line of each key, and what its first line says if that is a comment."""
     try:
         text = file.read_text(encoding="utf-8")
         values = yaml.safe_load(text)
@@ -131,7 +134,7 @@ def _read_yaml(file: Path) -> tuple[dict[str, Any], dict[Location, int], str]:
     except yaml.YAMLError as error:
         raise RecipeError(f"{file}: not valid YAML. {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
-        raise RecipeError(f"{file}: a recipe is a mapping with task, student and method; seen: {values!r}.")
+        raise RecipeError(f"{file}: {what}; seen: {values!r}.")
     first = text.partition("\n")[0]
     return values, dict(_lines(node, ())), first.lstrip("# ") if first.startswith("#") else ""
 

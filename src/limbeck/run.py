@@ -27,16 +27,18 @@ from limbeck.caching import automatic_cache, named_cache, teacher_logits, use_ca
 from limbeck.errors import RecipeError, RunError
 from limbeck.files import replacing_folder, write_text
 from limbeck.inference import dev_loss, predict_logits
+from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.models import parameters
 from limbeck.recipe import Recipe, StudentBlock
 from limbeck.tasks.files import write_table
 from limbeck.tasks.profile import profile
 from limbeck.tasks.task import Task, of_split
 from limbeck.tasks.text import TextTask
-from limbeck.trainer import DistillTrainer, last_checkpoint
+from limbeck.trainer import DistillTrainer, Stop, last_checkpoint
 
 logger = logging.getLogger("limbeck")
 
+PRUNED = "pruned.json"  # in the place of metrics.json where a run was not worth finishing
 VERSIONS_OF = (
     "torch",
     "transformers",
@@ -73,8 +75,13 @@ class RunDirectory:
         return metrics
 
 
-def execute(recipe: Recipe, output: str | Path, *, resume: bool = False, show_data: bool = True) -> RunDirectory:
+def execute(
+    recipe: Recipe, output: str | Path, *, resume: bool = False, show_data: bool = True, stop: Stop | None = None
+) -> RunDirectory:
     """Run a recipe into ``output``; with ``resume``, continue from the last complete checkpoint there.
+
+    ``stop`` sees the scores of the evaluations so far, and whether more is better; where it says so, the run ends
+    without results (``pruned.json`` instead of ``metrics.json``).
 
     Nothing is written before the recipe, the data and the models have been found to fit together.
     """
@@ -95,12 +102,13 @@ def execute(recipe: Recipe, output: str | Path, *, resume: bool = False, show_da
         folder = run if last else RunDirectory(run.path / f"stage-{number}")
         if not folder.finished:
             new_data = show_data and (number == 1 or stage.task != stages[number - 2].task)
-            _run_stage(stage.model_copy(update={"student": student}), folder, recipe if last else stage, new_data)
+            stage = stage.model_copy(update={"student": student})
+            _run_stage(stage, folder, recipe if last else stage, new_data, stop if last else None)
         student = StudentBlock(model=str(folder.path))
     return run
 
 
-def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, show_data: bool) -> None:
+def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, show_data: bool, stop: Stop | None) -> None:
     """Train one stage into ``run``, whose recipe.yaml is ``written``."""
     parts = assemble(recipe)
     data = load_data(recipe, parts)
@@ -111,8 +119,13 @@ def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, show_data: bo
     logger.info("%s", parts.distiller.objective)
     _open(run, written.settled(parts.max_length))
     started = time.monotonic()
-    steps, dev = _train(recipe, parts, data, cache, run)
+    steps, dev, stopped = _train(recipe, parts, data, cache, run, stop)
     seconds = time.monotonic() - started
+    if stopped:
+        for folder in (run.features, run.path / "checkpoints"):
+            shutil.rmtree(folder, ignore_errors=True)
+        write_text(run.path / PRUNED, json.dumps({"steps": steps, "train_seconds": round(seconds, 2)}) + "\n")
+        return
     with replacing_folder(run.student) as folder:
         parts.student.save_pretrained(folder)
         parts.tokenizer.save_pretrained(folder)
@@ -165,8 +178,12 @@ def _open(run: RunDirectory, recipe: Recipe) -> None:
     write_text(run.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
 
 
-def _train(recipe: Recipe, parts: Parts, data: Data, cache: FeatureCache | None, run: RunDirectory) -> tuple[int, Any]:
-    """How many steps were made, and what an evaluation after the last of them found (None if there was none)."""
+def _train(
+    recipe: Recipe, parts: Parts, data: Data, cache: FeatureCache | None, run: RunDirectory, stop: Stop | None
+) -> tuple[int, Any, bool]:
+    """How many steps were made, what an evaluation after the last of them found (None if there was none), and whether
+    ``stop`` ended it.
+    """
     evaluated: dict[int, Any] = {}
 
     def score() -> dict[str, float]:
@@ -193,7 +210,7 @@ def _train(recipe: Recipe, parts: Parts, data: Data, cache: FeatureCache | None,
     if "quiz" in data.splits:
         parts.distiller.teacher.examine_on(data.batches("quiz"))  # type: ignore[union-attr]
     trainer = DistillTrainer(
-        parts.distiller, arguments, data.splits["train"], data.collate, score, run.path / "history.jsonl"
+        parts.distiller, arguments, data.splits["train"], data.collate, score, run.path / "history.jsonl", stop
     )
     checkpoint = last_checkpoint(checkpoints)
     resumed = checkpoint is not None
@@ -209,11 +226,11 @@ def _train(recipe: Recipe, parts: Parts, data: Data, cache: FeatureCache | None,
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
     steps = int(trainer.state.global_step)
     # the best student, which may be an earlier one, was not the last to be evaluated
-    return steps, None if arguments.load_best_model_at_end else evaluated.get(steps)
+    return steps, None if arguments.load_best_model_at_end else evaluated.get(steps), trainer.stopped
 
 
 def _best(task: Task) -> dict[str, Any]:
-    return {"metric_for_best_model": task.metrics[0], "greater_is_better": task.metrics[0] != "loss"}
+    return {"metric_for_best_model": task.metrics[0], "greater_is_better": task.metrics[0] not in SMALLER_IS_BETTER}
 
 
 def _drop_checkpoints(recipe: Recipe, run: RunDirectory) -> None:
@@ -250,6 +267,8 @@ def _write_results(recipe: Recipe, parts: Parts, data: Data, dev: Any, run: RunD
         "examples": len((data.splits if isinstance(parts.task, TextTask) else parts.task.splits)["validation"]),
         "metrics": scores | _other_scores(parts, data, run),
     }
+    if majority := parts.task.majority(data.splits["train"], data.splits["validation"]):
+        results["majority"] = majority
     if parts.teacher is not None:
         results["teacher"] = _beside_the_teacher(recipe, parts, data, dev)
     if not isinstance(parts.task, TextTask):

@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -49,6 +50,7 @@ def check(model: type[M], values: Any, where: Location = ()) -> tuple[M | None, 
         return None, [_mistake(model, item, where) for item in error.errors()]
 
 
+@cache
 def options_of(function: Callable[..., Any], name: str = "options") -> type[pydantic.BaseModel]:
     """A pydantic model of a function's keyword-only parameters."""
     hints = typing.get_type_hints(function, include_extras=True)

@@ -121,6 +121,39 @@ def _show_labels(found: Any) -> None:
     out.print(table)
 
 
+def show_plan(lines: Sequence[Any], selection: str) -> None:
+    """The runs of a study, with what is left of them."""
+    from limbeck.cache import size
+
+    table = Table("task", "method", "settings", "runs", "done", "time left", "disk")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for line in lines:
+        minutes = "?" if line.seconds is None else f"{line.seconds / 60:,.0f} min"
+        disk = "?" if line.bytes is None else size(line.bytes)
+        table.add_row(line.task, line.label, str(line.settings), str(line.runs), str(line.done), minutes, disk)
+    out.print(table)
+    seconds = sum(line.seconds or 0 for line in lines)
+    known = "" if all(line.seconds is not None for line in lines) else " and what is unknown"
+    disk = size(sum(line.bytes or 0 for line in lines))
+    out.print(f"In all about {seconds / 3600:,.1f} h of one process{known}, and {disk} of students.", highlight=False)
+    out.print(selection, highlight=False, soft_wrap=True)
+
+
+def show_study(folder: Path) -> None:
+    """A study's table, which is also written to files beside its results."""
+    from limbeck.compare.comparison import compare_paths
+    from limbeck.compare.tables import Form, render, show_table
+    from limbeck.files import write_text
+
+    result = compare_paths([folder])
+    forms: dict[str, Form] = {"md": "markdown", "tex": "latex", "csv": "csv"}
+    for suffix, form in forms.items():
+        write_text(folder / f"table.{suffix}", render(result.table, form))
+    show_table(result.table)
+    out.print(f"Tables: {folder / 'table.md'}, table.tex, table.csv", highlight=False)
+
+
 def show_demo(rows: Sequence[Any]) -> None:
     table = Table("model", "method", rows[0].metric, "agrees with teacher", "parameters", "ms per example")
     for row in rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,15 @@ from limbeck.distiller import Distiller
 from limbeck.files import write_text
 from limbeck.progress import Steps, progress
 
+# Given the scores of all evaluations so far, and whether more is better: is the rest not worth the time?
+Stop = Callable[[Sequence[float], bool], bool]
+
 
 class DistillTrainer(transformers.Trainer):
-    """Trains a Distiller; ``score`` returns the student's dev metrics by name."""
+    """Trains a Distiller; ``score`` returns the student's dev metrics by name.
+
+    ``stop`` is asked after every evaluation but the last; ``stopped`` tells whether it agreed.
+    """
 
     def __init__(
         self,
@@ -32,6 +38,7 @@ class DistillTrainer(transformers.Trainer):
         collate: Callable[[list[Any]], Any],
         score: Callable[[], dict[str, float]],
         history: Path,
+        stop: Stop | None = None,
     ) -> None:
         # Several visible GPUs without a launcher would mean DataParallel, which copies the module at every step and
         # loses the teacher. One process is one device; more devices are started with accelerate or torchrun.
@@ -47,6 +54,7 @@ class DistillTrainer(transformers.Trainer):
         )
         self.remove_callback(PrinterCallback)
         self._score = score
+        self._stop, self.stopped = stop, False
         self._sums: dict[str, Tensor] = {}
         self._batches = 0
 
@@ -77,6 +85,11 @@ class DistillTrainer(transformers.Trainer):
         metrics = {f"eval_{name}": value for name, value in self._score().items()}
         self.log(metrics)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self._stop is not None and self.state.global_step < self.state.max_steps:
+            name = f"eval_{self.args.metric_for_best_model}"
+            scores = [entry[name] for entry in self.state.log_history if name in entry]
+            self.stopped = self._stop(scores, bool(self.args.greater_is_better))
+            self.control.should_training_stop |= self.stopped
         return metrics
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:

@@ -10,6 +10,7 @@ from limbeck.tasks import TASKS
 
 COMMANDS = (
     *("finetune", "distill", "cache", "evaluate", "predict", "profile", "glue"),
+    *("study", "studies", "compare"),
     *("methods", "tasks", "recipes", "validate", "doctor", "demo"),
 )
 

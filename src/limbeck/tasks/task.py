@@ -117,6 +117,22 @@ class Task:
             labels = labels.astype(np.int64)
         return {name: METRICS[name](predictions, labels) for name in self.metrics}
 
+    def majority(self, train: Any, encoded: Any) -> dict[str, float]:
+        """What somebody scores on ``encoded`` who always answers what the training data hold most (or on average).
+
+        Empty where there is no such answer.
+        """
+        if self.problem in ("span", "language_model"):
+            return {}
+        labels = np.asarray(train["labels"][:])
+        if self.problem == "regression":
+            answer = np.full(1, labels.mean())
+        elif self.problem == "multi_label":
+            answer = labels.mean(axis=0) - 0.5
+        else:
+            answer = np.bincount(labels.astype(np.int64), minlength=self.num_labels).astype(float)
+        return self.score(np.tile(answer, (len(encoded), 1)), encoded)
+
     def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
         """What was predicted for each example, as columns: enough to compare two models example by example."""
         labels, predictions = np.asarray(encoded["labels"][:]), self.predictions(logits)

@@ -132,6 +132,10 @@ class TokenTask(Task):
             scores |= entity_scores(self._named(ours), self._named(theirs))
         return {name: scores[name] for name in self.metrics}
 
+    def majority(self, train: Any, encoded: Any) -> dict[str, float]:
+        counts = np.bincount(np.concatenate(train["tags"][:]), minlength=self.num_labels)
+        return self.score([np.tile(counts, (len(word), 1)) for word in encoded["word"]], encoded)
+
     def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
         predicted = [tags.tolist() for tags in self.tags(logits, encoded)]
         return {"id": encoded["id"][:], "label": encoded["tags"][:], "prediction": predicted}

@@ -1,0 +1,166 @@
+"""What runs predicted, example by example, from the predictions.parquet that each keeps."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from limbeck.compare.finished import Run
+from limbeck.errors import DataError
+from limbeck.metrics import METRICS, entities
+
+_FILE = "predictions.parquet"
+_WORD_SCORES = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
+Kind = Literal["classes", "labels", "numbers", "tags", "questions"]
+
+
+class Sample(NamedTuple):
+    """What the paired bootstrap takes for one run."""
+
+    metric: str
+    predictions: np.ndarray
+    labels: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One file of predictions, in the order of the validation data."""
+
+    file: Path
+    kind: Kind
+    ids: list[Any]
+    labels: list[Any]
+    predictions: list[Any]
+    ratings: dict[str, list[float]]  # of questions: exact_match and f1
+
+    def right(self) -> np.ndarray:
+        """Which examples are right as a whole: all labels of a row, all tags of a sentence, the exact answer."""
+        if self.kind == "numbers":
+            raise DataError(
+                f"{self.file}: predicted numbers are not right or wrong, which is what McNemar's test is about. "
+                "Use the bootstrap: --test bootstrap."
+            )
+        if self.kind == "questions":
+            return np.array(self.ratings["exact_match"]) == 1
+        return np.array([ours == theirs for ours, theirs in zip(self.predictions, self.labels, strict=True)])
+
+    def sample(self, metric: str) -> Sample | None:
+        """For the bootstrap of this metric; None where it is no function of sums over examples."""
+        if self.kind == "questions":
+            return Sample("mean", np.array(self.ratings[metric]), None) if metric in self.ratings else None
+        if self.kind == "tags":
+            counts = self._word_counts(metric) if metric in _WORD_SCORES else None
+            return None if counts is None else Sample("entity_f1", counts, None)
+        labels = np.array(self.labels, dtype=np.int64 if self.kind == "labels" else None)
+        return Sample(metric, np.array(self.predictions), labels) if metric in METRICS else None
+
+    def _word_counts(self, metric: str) -> np.ndarray | None:
+        """(N, 3) numbers r, a, b of each sentence, so that the metric is 2r / (a + b) of their sums."""
+        pairs = list(zip(self.predictions, self.labels, strict=True))
+        if metric == "token_accuracy":
+            return np.array([(sum(map(operator.eq, *pair)), len(pair[1]), len(pair[1])) for pair in pairs])
+        names = _tag_names(self.file.parent / "student" / "config.json")
+        if names is None:
+            return None
+        found = [[entities([names[tag] for tag in tags]) for tags in pair] for pair in pairs]
+        sizes = [(len(ours & theirs), len(ours), len(theirs)) for ours, theirs in found]
+        columns = {"entity_f1": (0, 1, 2), "entity_precision": (0, 1, 1), "entity_recall": (0, 2, 2)}[metric]
+        return np.array(sizes)[:, columns]
+
+
+def answers_of(run: Run, metric: str | None = None) -> tuple[Answers, str]:
+    """The predictions that a metric scores, and its name there: MNLI's mismatched data have a file of their own."""
+    for file in sorted(run.path.glob("predictions-*.parquet")) if metric else ():
+        suffix = "_" + file.stem.removeprefix("predictions-").removeprefix("validation_")
+        if metric and metric.endswith(suffix):
+            return read_answers(file), metric.removesuffix(suffix)
+    return read_answers(run.path / _FILE), metric or ""
+
+
+def has_answers(run: Run) -> bool:
+    return (run.path / _FILE).is_file()
+
+
+def read_answers(file: Path) -> Answers:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not file.is_file():
+        raise DataError(
+            f"{file} is not there: runs on plain text keep no predictions. Compare scores over seeds: --test welch."
+        )
+    try:
+        with pq.ParquetFile(file) as parquet:
+            there = set(parquet.schema_arrow.names)
+            table = parquet.read(columns=[c for c in ("id", "label", "prediction", "exact_match", "f1") if c in there])
+        columns = {name: table.column(name).to_pylist() for name in table.column_names}
+        labels, predictions = table.schema.field("label").type, table.schema.field("prediction").type
+        kind: Kind = "classes"
+        if "exact_match" in columns:
+            kind = "questions"
+        elif pa.types.is_list(labels):
+            kind = "labels" if pa.types.is_floating(labels.value_type) else "tags"
+        elif pa.types.is_floating(predictions):
+            kind = "numbers"
+        ratings = {name: columns[name] for name in ("exact_match", "f1") if kind == "questions"}
+        return Answers(file, kind, columns["id"], columns["label"], columns["prediction"], ratings)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        seen = " ".join(str(error).split())
+        raise DataError(f"{file} does not hold predictions: {seen}. Copy it again or repeat the run.") from error
+
+
+def check_same_data(runs: Sequence[Run]) -> None:
+    """Scores on different examples cannot be compared, whatever the test."""
+    if not runs:
+        return
+    first = runs[0]
+    reference = read_answers(first.path / _FILE) if has_answers(first) else None
+    for run in runs[1:]:
+        seen = _difference(first, reference, run)
+        if seen:
+            raise DataError(
+                f"{first.path} and {run.path} were scored on different validation data ({seen}), "
+                "so they cannot be compared. Score both on the same data."
+            )
+
+
+def _difference(first: Run, reference: Answers | None, run: Run) -> str:
+    if first.examples is not None and run.examples is not None and first.examples != run.examples:
+        return f"{first.examples:,} and {run.examples:,} examples"
+    if reference is None or not has_answers(run):
+        return ""
+    answers = read_answers(run.path / _FILE)
+    if answers.ids != reference.ids:
+        return "other examples, or in another order"
+    return "" if answers.labels == reference.labels else "the same examples with other labels"
+
+
+def agreement(ours: Answers, theirs: Answers) -> float:
+    """How often two runs predict the same, of words for tags; for numbers, how the predictions correlate."""
+    a, b = ours.predictions, theirs.predictions
+    if ours.kind == "numbers":
+        return METRICS["pearson"](a, b)
+    if ours.kind == "questions":
+        from limbeck.tasks.spans import normal
+
+        a, b = ([normal(text) for text in texts] for texts in (a, b))
+    if ours.kind == "tags":
+        a, b = ([tag for tags in rows for tag in tags] for rows in (a, b))
+    if ours.kind == "labels":  # label by label, as the agreement with a teacher is counted
+        return float((np.array(a) == np.array(b)).mean())
+    return float(np.mean([x == y for x, y in zip(a, b, strict=True)]))
+
+
+def _tag_names(config: Path) -> dict[int, str] | None:
+    """Which tag a number is; a run whose weights were removed does not tell."""
+    try:
+        names = json.loads(config.read_text(encoding="utf-8"))["id2label"]
+        return {int(number): str(name) for number, name in names.items()}
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None

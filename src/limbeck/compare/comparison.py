@@ -1,0 +1,166 @@
+"""From finished runs to one table: mean and deviation over seeds, the best in bold, daggers where chance is unlikely.
+
+It imports no model, so that tables appear at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from limbeck.compare.answers import agreement, answers_of, check_same_data, has_answers
+from limbeck.compare.entries import Entry, Found, read_entries
+from limbeck.compare.finished import Run, is_run, read_run
+from limbeck.compare.score_table import NONE, notes_below, score_rows
+from limbeck.compare.significance import Column, as_dict, bootstrap, make_plan, make_tests, right_of, sample_of
+from limbeck.compare.tables import Cell, Table
+from limbeck.errors import RecipeError, unknown
+from limbeck.metrics import shown
+from limbeck.stats import Comparison, Sided, mcnemar
+
+
+@dataclass(frozen=True)
+class Result:
+    """``tests`` holds every test that was made, as plain values; ``warnings`` are among the table's notes too."""
+
+    table: Table
+    tests: list[dict[str, Any]]
+    warnings: list[str]
+
+
+def compare_paths(
+    paths: Sequence[str | Path],
+    *,
+    baselines: Sequence[str] | None = None,
+    test: str | None = None,
+    sided: str | None = None,
+    level: float | None = None,
+    metric: str | None = None,
+    correct: bool = True,
+) -> Result:
+    """The table of everything at these paths; two run directories alone are compared example by example."""
+    folders = [Path(path) for path in paths]
+    if len(folders) == 2 and not baselines and test is None and all(map(is_run, folders)):
+        ours, theirs = map(read_run, folders)
+        if ours.task == theirs.task:
+            side = make_plan((), (), "bootstrap", sided or "two", 0.05, correct=False).sided
+            return compare_pair(ours, theirs, metric=metric, sided=side)
+    given: dict[str, Any] = {"baselines": baselines, "test": test, "sided": sided, "level": level}
+    return compare(read_entries(folders), **given, metric=metric, correct=correct)
+
+
+def compare(
+    found: Found,
+    *,
+    baselines: Sequence[str] | None = None,
+    test: str | None = None,
+    sided: str | None = None,
+    level: float | None = None,
+    metric: str | None = None,
+    correct: bool = True,
+) -> Result:
+    """A row for each label, a column for each task and metric; what is None is as the study says, if there is one.
+
+    Without a study there are no baselines, and the test is Welch's, two-sided, at the level 0.05.
+    """
+    given = {"baselines": baselines, "test": test, "sided": sided, "level": level}
+    chosen: dict[str, Any] = {"baselines": (), "test": "welch", "sided": "two", "level": 0.05} | found.settings
+    chosen |= {key: value for key, value in given.items() if value is not None}
+    labels = list(dict.fromkeys(entry.label for entry in found.entries))
+    plan = make_plan(labels, **chosen, correct=correct)
+    columns = _columns(found.entries, metric)
+    tasks = list(dict.fromkeys(entry.task for entry in found.entries))
+    for task in tasks:
+        check_same_data([run for entry in found.entries if entry.task == task for run in entry.runs])
+    tested, warnings = make_tests(found.entries, columns, plan)
+    head, rows, background = score_rows(found, labels, columns, plan, tested)
+    what = found.title or (tasks[0] if len(tasks) == 1 else "")
+    table = Table(
+        title=f"{what}, validation data" if what else "Validation data",
+        head=head,
+        rows=rows,
+        rules=frozenset({background} - {0}),
+        notes=tuple(notes_below(found, columns, plan, tested, warnings)),
+    )
+    return Result(
+        table, [as_dict(test.column, test.ours, test.theirs, test.found, test.p_holm) for test in tested], warnings
+    )
+
+
+def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Sided = "two") -> Result:
+    """Two runs on the same examples: every metric with the interval of the difference, and where they differ."""
+    check_same_data([ours, theirs])
+    columns = _columns([Entry(ours.task, "", (ours,))], metric)
+    columns = [column for column in columns if column.metric in theirs.scores]
+    names = (ours.path.name, theirs.path.name)
+    if names[0] == names[1]:
+        names = (str(ours.path), str(theirs.path))
+    rows, tests, warnings = [], [], []
+    kept = has_answers(ours) and has_answers(theirs)
+    for column in columns:
+        name = column.metric
+        scores = ours.scores[name], theirs.scores[name]
+        cells = [
+            Cell(name),
+            *(Cell(shown(name, score)) for score in scores),
+            Cell(_signed(name, scores[0] - scores[1])),
+        ]
+        found: Comparison | str = "runs on plain text keep no predictions to compare"
+        if kept:
+            found = bootstrap(name, [sample_of(ours, name)], [sample_of(theirs, name)], sided)
+        if isinstance(found, Comparison):
+            tests.append(as_dict(column, *names, found))
+            ends = [_signed(name, end) for end in (found.low, found.high) if end is not None]
+            cells += [Cell(" to ".join(ends)), Cell(_p(found.p).removeprefix("= "))]
+        else:
+            warnings.append(f"{name}: {found}.")
+            cells += [NONE, NONE]
+        rows.append(tuple(cells))
+    notes = ["Difference: the first minus the second."]
+    if tests:
+        notes.append("95% interval and p: paired bootstrap of the examples.")
+    if kept:
+        decisions, about = _decisions(ours, theirs, sided)
+        notes += about
+        tests += [as_dict(column, *names, decisions) for column in columns if column.main and decisions]
+    notes += ["One run of each: other seeds may give another answer.", *warnings]
+    head = ("metric", *names, "difference", "95% interval", "p")
+    return Result(Table(f"{ours.task}, validation data", head, tuple(rows), notes=tuple(notes)), tests, warnings)
+
+
+def _decisions(ours: Run, theirs: Run, sided: Sided) -> tuple[Comparison | None, list[str]]:
+    """McNemar's test, where predictions are right or wrong, and how far they agree, for people."""
+    both = [answers_of(run)[0] for run in (ours, theirs)]
+    alike = agreement(*both)
+    if both[0].kind == "numbers":
+        return None, [f"The predictions of the two correlate with {alike:.4f}."]
+    found = mcnemar(right_of(ours), right_of(theirs), sided=sided)
+    return found, [
+        f"{found.test}: p {_p(found.p)}. The counts are of examples that only the first, or the second, got right.",
+        f"The two predict the same in {100 * alike:.2f}%.",
+    ]
+
+
+def _columns(entries: Sequence[Entry], metric: str | None) -> list[Column]:
+    columns = []
+    for task in dict.fromkeys(entry.task for entry in entries):
+        here = [entry for entry in entries if entry.task == task]
+        names = dict.fromkeys(name for entry in here for run in entry.runs for name in run.scores)
+        if not names:  # nothing is finished, and what a paper reports is still shown
+            names = dict.fromkeys(item.metric for entry in here for item in entry.reported) or {"score": None}
+        columns += [Column(task, name, place == 0) for place, name in enumerate(names)]
+    known = dict.fromkeys(column.metric for column in columns)
+    if metric is not None and metric not in known:
+        raise RecipeError(unknown("metric", metric, known, f"The runs have {', '.join(known)}."))
+    return [column for column in columns if metric in (None, column.metric)]
+
+
+def _signed(metric: str, value: float) -> str:
+    text = shown(metric, value)
+    return f"+{text}" if value > 0 else text
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

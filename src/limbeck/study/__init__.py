@@ -1,0 +1,1 @@
+"""Studies: methods x settings x seeds. ``description`` is what a study's file says, ``conduct`` carries it out."""

@@ -1,0 +1,377 @@
+"""A study: methods x settings x seeds on one or more tasks, as plain YAML, and the recipes that it stands for.
+
+A study holds blocks of a recipe that all of its runs share, and lists of what differs: tasks, methods, seeds. Each task
+and each method is a set of changes, ``train.epochs: 5``, as in a recipe's overrides.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+import yaml
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from limbeck.compare.significance import MARKS
+from limbeck.errors import RecipeError, unknown
+from limbeck.recipe import Recipe, apply_override, check_recipe, report_mistakes
+from limbeck.recipe_files import RecipeText, put, read_recipe, read_yaml
+from limbeck.schema import Mistake, Share, check
+
+Point = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
+_OF_THE_STUDY = ("recipe", "grid", "tasks")  # keys of a method that are no settings of its recipe
+TASK = "{task}"  # stands for the task's short name in the names of recipes and teachers
+
+
+class _Block(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class StudyTeacher(_Block):
+    """``model`` is fine-tuned once for each task; ``fine_tuned`` has been already (``runs/bert-{task}``)."""
+
+    model: str | None = None
+    fine_tuned: str | None = None
+    train: dict[str, Any] = Field(default_factory=dict)
+    seed: NonNegativeInt = 0
+    cache: Literal["auto", "off"] = "auto"
+    cache_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+
+    @pydantic.field_validator("cache", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML reads a plain off as false
+
+    @pydantic.model_validator(mode="after")
+    def _one_source(self) -> StudyTeacher:
+        if (self.model is None) == (self.fine_tuned is None):
+            raise ValueError("give model (a pre-trained model, fine-tuned here) or fine_tuned (one that is), not both.")
+        return self
+
+
+class Search(_Block):
+    """How the settings of a method are searched: all of its grid, or ``trials`` that Optuna's TPE proposes."""
+
+    sampler: Literal["grid", "tpe"] = "grid"
+    trials: PositiveInt = 20
+    prune: bool = False  # stop trials that fall behind the median of those before, after any epoch but the last
+    seed: NonNegativeInt = 0
+
+
+class Study(_Block):
+    tasks: dict[str, dict[str, Any]] = Field(min_length=1)
+    task: dict[str, Any] = Field(default_factory=dict)
+    teacher: StudyTeacher
+    student: dict[str, Any] | None = None
+    train: dict[str, Any] = Field(default_factory=dict)
+    methods: dict[str, dict[str, Any]] = Field(min_length=1)
+    grid: dict[str, Any] | None = None
+    seeds: list[NonNegativeInt] = Field(min_length=1)
+    select_seeds: list[NonNegativeInt] | None = Field(default=None, min_length=1)  # None: the reported ones choose too
+    search: Search = Field(default_factory=Search)
+    baselines: list[str] | None = None
+    test: Literal["welch", "paired", "mcnemar", "bootstrap"] = "welch"
+    sided: Literal["two", "greater", "observed"] = "two"
+    level: Share = 0.05
+    keep: Literal["reported", "all", "none"] = "reported"  # whose weights stay; scores and predictions always do
+
+    @pydantic.field_validator("tasks", "methods", mode="before")
+    @classmethod
+    def _names_alone(cls, value: Any) -> Any:
+        if isinstance(value, list) and all(isinstance(name, str) for name in value):
+            return {name: {} for name in value}
+        return {name: changes or {} for name, changes in value.items()} if isinstance(value, dict) else value
+
+    @pydantic.field_validator("seeds", "select_seeds")
+    @classmethod
+    def _once_each(cls, value: list[int] | None) -> list[int] | None:
+        if value is not None and len(set(value)) < len(value):
+            raise ValueError(f"each seed counts once; seen: {value}.")
+        return value
+
+    @property
+    def chosen_on(self) -> list[int]:
+        """The seeds whose mean dev score chooses among a method's settings."""
+        return self.select_seeds or self.seeds
+
+    @property
+    def compared_with(self) -> list[str]:
+        """The baselines: those named, or ``ft`` and ``kd`` where the study has them."""
+        named = self.baselines
+        return [name for name in ("ft", "kd") if name in self.methods] if named is None else named
+
+    def selection(self) -> str:
+        """How settings were chosen, for readers of the table."""
+        if not any(self.space(task, label) for task in self.tasks for label in self.labels(task)):
+            return "Nothing was searched: each method has fixed settings."
+        ours, theirs = (", ".join(map(str, seeds)) for seeds in (self.chosen_on, self.seeds))
+        if set(self.chosen_on) == set(self.seeds):
+            theirs = "all of them"
+        if set(self.chosen_on).isdisjoint(self.seeds):
+            return f"Settings were chosen by dev scores on seeds {ours}, and are reported on others: {theirs}."
+        return (
+            f"Settings were chosen by dev scores on seeds {ours}, which are reported too ({theirs}), as papers often "
+            "do: the scores of searched methods are optimistic."
+        )
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True)
+
+    def points(self, task: str, label: str) -> list[Point]:
+        """Every setting of a method's grid, in its order; the only one is empty where nothing is searched."""
+        grid = {key: value for key, value in self._grid(task, label).items() if isinstance(value, list)}
+        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+    def space(self, task: str, label: str) -> dict[str, Any]:
+        """What is searched: by its place in the recipe a list of choices, or ``{low, high, log}``."""
+        return self._grid(task, label)
+
+    def teacher_values(self, task: str) -> dict[str, Any] | None:
+        """The recipe that fine-tunes this task's teacher; None where one is given."""
+        teacher = self._teacher_of(task)
+        if teacher.model is None:
+            return None
+        return {
+            "task": self._task_block(task, {}),
+            "student": {"model": teacher.model},
+            "method": {"name": "ft"},
+            "train": copy.deepcopy(teacher.train),
+            "seed": teacher.seed,
+        }
+
+    def given_teacher(self, task: str) -> str:
+        return (self._teacher_of(task).fine_tuned or "").replace(TASK, short(task))
+
+    def labels(self, task: str) -> list[str]:
+        """The methods that run on a task: all that do not name others as their ``tasks``."""
+        return [label for label, entry in self.methods.items() if task in entry.get("tasks", self.tasks)]
+
+    def values(self, task: str, label: str, point: Point, seed: int, teacher: str, cache: str) -> dict[str, Any]:
+        """The recipe of one run."""
+        changes = self._changes(label)
+        written = self._written(task, label)
+        values: dict[str, Any] = {key: written[key] for key in ("method", "stages") if key in written}
+        values["task"] = self._task_block(task, written.get("task", {}))
+        values["teacher"] = {"model": teacher, "cache": cache, "cache_dtype": self._teacher_of(task).cache_dtype}
+        values["student"] = copy.deepcopy(self.student or written.get("student") or {})
+        values["train"] = copy.deepcopy(written.get("train", {}) | self.train)
+        values.setdefault("method", {"name": label})
+        own = {key: value for key, value in self.tasks[task].items() if not key.startswith("teacher.")}
+        for key, value in (own | changes | point).items():
+            put(values, key, copy.deepcopy(value))
+        return values | {"seed": seed}
+
+    def reported(self, task: str, label: str) -> list[dict[str, Any]]:
+        """What the recipe behind a method says that its paper reports."""
+        reported = self._written(task, label).get("reported") or []
+        return [reported] if isinstance(reported, dict) else reported
+
+    def _grid(self, task: str, label: str) -> dict[str, Any]:
+        own = self.methods[label].get("grid", self.grid)
+        return (self._written(task, label).get("grid") or {}) if own is None else own
+
+    def _changes(self, label: str) -> dict[str, Any]:
+        return {key: value for key, value in self.methods[label].items() if key not in _OF_THE_STUDY}
+
+    def _written(self, task: str, label: str) -> dict[str, Any]:
+        name = self.methods[label].get("recipe")
+        return copy.deepcopy(read_recipe(str(name).replace(TASK, short(task))).values) if name else {}
+
+    def _task_block(self, task: str, written: dict[str, Any]) -> dict[str, Any]:
+        block = {"task": written | copy.deepcopy(self.task) | {"name": task}}
+        for key, value in self.tasks[task].items():
+            if key.startswith("task."):
+                put(block, key, value)
+        return block["task"]
+
+    def _teacher_of(self, task: str) -> StudyTeacher:
+        block = {"teacher": self.teacher.model_dump()}
+        for key, value in self.tasks[task].items():
+            if key.startswith("teacher."):
+                put(block, key, value)
+        return StudyTeacher.model_validate(block["teacher"])
+
+
+def short(task: str) -> str:
+    """``rte`` of ``glue/rte``."""
+    return task.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training of a study; its key tells it from every other one, whatever it is called."""
+
+    task: str
+    label: str
+    point: Point
+    seed: int
+    identity: Recipe  # with the teacher's key for its path, so that moving a study changes nothing
+
+    @cached_property
+    def key(self) -> str:
+        return key_of(self.identity)
+
+
+def key_of(recipe: Recipe) -> str:
+    """A folder's name for people, and a hash of everything that decides the result."""
+    values = yaml.safe_load(recipe.model_copy(update={"reported": None, "grid": None}).to_yaml())
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    names = (recipe.task.name, recipe.method.name, f"s{recipe.seed}", digest[:10])
+    return "-".join(names).replace("/", "-").replace(":", "-")
+
+
+def shipped_studies() -> dict[str, Path]:
+    """The studies that come with limbeck, by name."""
+    return {path.stem: path for path in sorted(Path(str(resources.files("limbeck") / "studies")).glob("*.yaml"))}
+
+
+def list_studies() -> dict[str, str]:
+    """Every shipped study by name with its file's first line, every variant with the comment that begins with it."""
+    listing: dict[str, str] = {}
+    for name, file in shipped_studies().items():
+        values, _, about = read_yaml(file)
+        listing[name] = about
+        for variant in values.get("variants", {}):
+            line = re.search(rf"^# {variant}: (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            listing[f"{name}/{variant}"] = line[1] if line else ""
+    return listing
+
+
+def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
+    """A study file or shipped study, with ``key=value`` overrides; every mistake in it and its recipes at once.
+
+    ``fsd/small`` is the variant ``small`` of the study ``fsd``: with the changes that it names under ``variants``.
+    """
+    file, variant = _find(str(source))
+    values, lines, title = read_yaml(file, "a study is a mapping with tasks, teacher, methods and seeds")
+    text = RecipeText(str(source), values, title, lines)
+    variants = values.pop("variants", {})
+    if not isinstance(variants, dict) or (variant and not isinstance(variants.get(variant), dict)):
+        raise RecipeError(unknown(f"variant of {file.stem}", variant, variants or (), "See its 'variants'."))
+    for key, value in variants.get(variant, {}).items():
+        put(values, key, value)
+    for override in overrides:
+        apply_override(override, values)
+    study, mistakes = check(Study, values)
+    if study is not None:
+        mistakes = _check_names(study) or _check_recipes(study)
+    if study is None or mistakes:
+        raise RecipeError(report_mistakes(mistakes, text, "study"))
+    return study
+
+
+def _find(source: str) -> tuple[Path, str]:
+    """A study's file, and the variant that is meant (empty: the study as it is)."""
+    known = shipped_studies()
+    for name, variant in ((source, ""), source.rpartition("/")[::2]):
+        file = Path(name) if Path(name).is_file() else known.get(name)
+        if file is not None:
+            return file, variant
+    raise RecipeError(unknown("study", source, known, "Give a YAML file, or a name from 'limbeck studies'."))
+
+
+def _check_names(study: Study) -> list[Mistake]:
+    mistakes = []
+    if len(study.baselines or []) > len(MARKS):
+        message = f"a table has marks for {len(MARKS)} at most; seen: {', '.join(study.baselines or [])}."
+        mistakes.append(Mistake(("baselines",), message))
+    for name in study.baselines or []:
+        if name not in study.methods:
+            mistakes.append(Mistake(("baselines",), unknown("method", name, study.methods)))
+    for label, entry in study.methods.items():
+        if not isinstance(entry.get("tasks", []), list):
+            message = f"is a list of tasks; seen: {entry['tasks']!r}."
+            mistakes.append(Mistake(("methods", label, "tasks"), message))
+    for where, named in (("tasks", study.tasks), ("methods", study.methods)):
+        places = {"task", "student", "method", "train", "stages"} | ({"teacher"} if where == "tasks" else set())
+        for name, changes in named.items():
+            for key in changes:
+                if key.partition(".")[0] not in places and not (where == "methods" and key in _OF_THE_STUDY):
+                    known = [
+                        *(f"{place}.…" for place in sorted(places)),
+                        *(_OF_THE_STUDY if where == "methods" else ()),
+                    ]
+                    mistakes.append(Mistake((where, name, key), f"is no setting; there are {', '.join(known)}."))
+    return mistakes
+
+
+def _check_recipes(study: Study) -> list[Mistake]:
+    """What is wrong with the recipes that the study stands for, each once."""
+    mistakes: dict[Mistake, None] = {}
+    for task in study.tasks:
+        for found in _check_task(study, task):
+            mistakes.setdefault(found)
+    return list(mistakes)
+
+
+def _check_task(study: Study, task: str) -> list[Mistake]:
+    try:
+        teacher = study.teacher_values(task)
+    except pydantic.ValidationError as error:
+        return [Mistake(("tasks", task), f"teacher: {item['msg']}") for item in error.errors()]
+    mistakes = []
+    if teacher is not None:
+        mistakes = [_placed(mistake, ("teacher",)) for mistake in check_recipe(teacher)[1]]
+    for label in study.labels(task):
+        where = ("methods", label)
+        try:
+            space = study.space(task, label)
+            values = study.values(task, label, {}, study.seeds[0], "teacher", "off")
+        except RecipeError as error:
+            mistakes.append(Mistake(where, str(error)))
+            continue
+        wrong = _check_space(study, space)
+        if wrong:
+            mistakes += [Mistake((*where, "grid", key), message) for key, message in wrong.items()]
+            continue
+        choices = {
+            key: value if isinstance(value, list) else [value["low"], value["high"]] for key, value in space.items()
+        }
+        mistakes += [_placed(mistake, where) for mistake in check_recipe(values | {"grid": choices})[1]]
+    return mistakes
+
+
+def _placed(mistake: Mistake, where: tuple[str, ...]) -> Mistake:
+    """A mistake in the task or in what all runs share shows there; others in the method that brings them."""
+    shared = mistake.where[:1] in (("task",), ("student",)) or (
+        where != ("teacher",) and mistake.where[:1] == ("train",)
+    )
+    return mistake if shared else Mistake((*where, *mistake.where), mistake.message)
+
+
+def _check_space(study: Study, space: Any) -> dict[str, str]:
+    if not isinstance(space, dict):
+        return {"": f"is a mapping from settings to lists of choices; seen: {space!r}."}
+    wrong = {}
+    for key, choices in space.items():
+        if isinstance(choices, list) and choices:
+            continue
+        if not isinstance(choices, dict) or not {"low", "high"} <= choices.keys() <= {"low", "high", "log"}:
+            wrong[key] = (
+                f"is a list of choices, or {{low: …, high: …, log: true}} for the sampler tpe; seen: {choices!r}."
+            )
+        elif study.search.sampler != "tpe":
+            wrong[key] = "a range can only be searched by Optuna: write search: {sampler: tpe}, or list the choices."
+        elif not _is_range(choices):
+            wrong[key] = f"low and high are numbers, low the smaller, and above 0 with log; seen: {choices!r}."
+    return wrong
+
+
+def _is_range(choices: dict[str, Any]) -> bool:
+    ends = (choices["low"], choices["high"])
+    if not all(isinstance(end, int | float) and not isinstance(end, bool) and math.isfinite(end) for end in ends):
+        return False
+    return (
+        ends[0] < ends[1] and isinstance(choices.get("log", False), bool) and not (choices.get("log") and ends[0] <= 0)
+    )

@@ -1,0 +1,231 @@
+"""Where the jobs of a study run: in this process, in local worker processes, or on a Ray cluster.
+
+An engine takes jobs with ``submit`` and gives back, one at a time, how they ended. What a job does is the same
+everywhere; so is its result, where it has the same number of threads.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from limbeck.errors import LimbeckError
+from limbeck.study.jobs import Job, Outcome, attempt, do
+
+Work = Callable[[Job], None]
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+
+class Engine(Protocol):
+    started: Callable[[Job], None]  # called when a job begins
+
+    def submit(self, job: Job) -> None: ...
+
+    def next(self) -> Outcome:
+        """How one of the submitted jobs ended; waits for it."""
+        ...
+
+    def close(self) -> None:
+        """Stop what still runs; it can be continued later."""
+        ...
+
+
+class InProcess:
+    """One job after the other, here."""
+
+    def __init__(self, threads: int | None = None, work: Work = do) -> None:
+        self._jobs: deque[Job] = deque()
+        self._work = work
+        self.started: Callable[[Job], None] = lambda job: None
+        if threads is not None:
+            import torch
+
+            torch.set_num_threads(threads)
+
+    def submit(self, job: Job) -> None:
+        self._jobs.append(job)
+
+    def next(self) -> Outcome:
+        job = self._jobs.popleft()
+        self.started(job)
+        return attempt(self._work, job)
+
+    def close(self) -> None:
+        self._jobs.clear()
+
+
+class Workers:
+    """Local processes, each with its share of the threads and of the GPUs. One that dies is replaced."""
+
+    def __init__(self, count: int, threads: int | None = None, work: Work = do) -> None:
+        self._threads = threads or max(1, (os.cpu_count() or 1) // count)
+        self._jobs: deque[Job] = deque()
+        self._work = work
+        self._workers = [_Worker(number, self._threads, work) for number in range(count)]
+        self.started: Callable[[Job], None] = lambda job: None
+
+    def submit(self, job: Job) -> None:
+        self._jobs.append(job)
+
+    def next(self) -> Outcome:
+        self._hand_out()
+        busy = {worker.ears: worker for worker in self._workers if worker.job is not None}
+        worker = busy[wait(list(busy))[0]]  # type: ignore[index]
+        outcome = worker.outcome()
+        self._hand_out()
+        return outcome
+
+    def close(self) -> None:
+        self._jobs.clear()
+        for worker in self._workers:
+            worker.stop()
+
+    def _hand_out(self) -> None:
+        for worker in self._workers:
+            if worker.job is None and self._jobs:
+                self.started(self._jobs[0])
+                worker.begin(self._jobs.popleft())
+
+
+class _Worker:
+    """One process that waits for jobs; started when the first one comes."""
+
+    def __init__(self, number: int, threads: int, work: Work) -> None:
+        self._number, self._threads, self._work = number, threads, work
+        self._process: Any = None
+        self.ears: Connection
+        self.job: Job | None = None
+
+    def begin(self, job: Job) -> None:
+        if self._process is None:
+            context = multiprocessing.get_context("spawn")
+            self.ears, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs, self._work, os.getpid()), daemon=True)
+            with _environment(_limits(self._number, self._threads)):
+                self._process.start()
+            theirs.close()  # so that its death is heard here
+        self.job = job
+        self.ears.send(job)
+
+    def outcome(self) -> Outcome:
+        assert self.job is not None
+        job, self.job = self.job, None
+        try:
+            outcome: Outcome = self.ears.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            status, self._process = self._process.exitcode, None
+            cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+            hint = " The machine may be out of memory: use fewer workers." if status == -signal.SIGKILL else ""
+            return Outcome(job.key, f"Its process ended with {cause}.{hint}")
+        return outcome
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+
+class Ray:
+    """Tasks on a Ray cluster, or on a Ray started here. All nodes must see the study's folder under the same path."""
+
+    def __init__(self, address: str | None = None, threads: int = 1, work: Work = do) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise LimbeckError("This engine needs Ray: pip install 'limbeck[ray]'.") from error
+        self._ray = ray
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        options |= {"address": address} if address else {"include_dashboard": False}
+        try:
+            ray.init(**options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise LimbeckError(f"Ray cannot be reached at {address}: {error}") from error
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        # limbeck itself decides what is tried again
+        self._remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_attempt_there)
+        self._threads, self._work = threads, work
+        self._running: dict[Any, Job] = {}
+        self.started: Callable[[Job], None] = lambda job: None
+
+    def submit(self, job: Job) -> None:
+        environment = {"env_vars": {"OMP_NUM_THREADS": str(self._threads)}}
+        reference = self._remote.options(runtime_env=environment).remote(self._work, job, os.getcwd(), self._threads)
+        self._running[reference] = job
+        self.started(job)
+
+    def next(self) -> Outcome:
+        ready, _ = self._ray.wait(list(self._running), num_returns=1)
+        job = self._running.pop(ready[0])
+        try:
+            outcome: Outcome = self._ray.get(ready[0])
+        except self._ray.exceptions.RayError as error:
+            return Outcome(job.key, f"Its worker was lost: {str(error).strip().splitlines()[0]}")
+        return outcome
+
+    def close(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._running.clear()
+        self._ray.shutdown()
+
+
+def _attempt_there(work: Work, job: Job, folder: str, threads: int) -> Outcome:
+    import torch
+
+    os.chdir(folder)  # where the study was started: its paths may be relative
+    torch.set_num_threads(threads)
+    return attempt(work, job)
+
+
+def _serve(jobs: Connection, work: Work, parent: int) -> None:
+    """Do what comes until the parent closes its end, or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and stops its workers
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    while True:
+        try:
+            job = jobs.recv()
+        except EOFError:
+            return
+        jobs.send(attempt(work, job))
+
+
+def _leave_with(parent: int) -> None:
+    """A killed parent cannot stop its workers: they must notice."""
+    while os.getppid() == parent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os._exit(1)
+
+
+def _limits(number: int, threads: int) -> dict[str, str]:
+    limits = {"OMP_NUM_THREADS": str(threads)}
+    import torch
+
+    if devices := torch.cuda.device_count():
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices)))).split(",")
+        limits["CUDA_VISIBLE_DEVICES"] = visible[number % devices]
+    return limits
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set for the processes that are started inside."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

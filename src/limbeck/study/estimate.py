@@ -1,0 +1,149 @@
+"""What a study will cost in time and disk: roughly from sizes and lengths, better once some of its runs are done."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from limbeck.caching import flops
+from limbeck.errors import LimbeckError
+from limbeck.families import blocks_of
+from limbeck.models import load_config, load_tokenizer, model_class, parameters
+from limbeck.student import from_config, layers_to_keep
+from limbeck.study.plan import Plan
+from limbeck.tasks import load_task
+from limbeck.tasks.task import Task
+
+_BYTES_OF_A_WEIGHT = 4
+_PASSES = 3  # forward once, backward twice
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method on a task, or a task's teacher. What cannot be known here (a model on the hub, a stream) is None."""
+
+    task: str
+    label: str
+    settings: int
+    runs: int
+    done: int
+    seconds: float | None  # that the runs still to be done will take
+    bytes: int | None  # that the students kept will take
+
+
+@dataclass(frozen=True)
+class _Size:
+    blocks: int  # parameters in the blocks
+    all: int
+
+
+def estimate(plan: Plan) -> list[Line]:
+    """A line for each task's teacher and each method."""
+    study, lines, ratios = plan.study, [], []
+    for task in study.tasks:
+        teacher = plan.teacher(task)
+        source = plan.source(task)
+        if teacher is not None:
+            seconds, size = _cost(teacher.values, source)
+            ratios += _ratios([teacher.folder], seconds)
+            lines.append(Line(task, "teacher", 1, 1, int(teacher.finished()), seconds, size))
+        for label in study.labels(task):
+            first = plan.run(task, label, plan.first_point(task, label), study.seeds[0], "kept")
+            seconds, size = _cost(first.values, source)
+            done = _finished(plan, task, label)
+            ratios += _ratios(done, seconds)
+            runs = plan.count(task, label)
+            kept = {"none": 0, "reported": len(study.seeds), "all": runs}[study.keep]
+            size = None if size is None else kept * size
+            lines.append(Line(task, label, plan.trials(task, label), runs, min(runs, len(done)), seconds, size))
+    pace = median(ratios) if ratios else 1.0
+    return [_rest(line, pace) for line in lines]
+
+
+def _rest(line: Line, pace: float) -> Line:
+    """With the time of all runs that are left, at the pace of those that are done."""
+    seconds = None if line.seconds is None else line.seconds * pace * (line.runs - line.done)
+    return Line(line.task, line.label, line.settings, line.runs, line.done, seconds, line.bytes)
+
+
+def _cost(values: dict[str, Any], source: str) -> tuple[float | None, int | None]:
+    """Seconds of a run's training, and bytes of its student; ``source`` has the teacher's shape."""
+    try:
+        size = _student(json.dumps(values["student"]), source)
+    except LimbeckError:
+        return None, None
+    stages = values.get("stages") or [{}]
+    options = {key: value for key, value in values["task"].items() if key not in ("max_length", "padding", "too_long")}
+    try:
+        tokens, rows = _tokens(json.dumps(options), source, values["task"].get("max_length", "auto"))
+    except (LimbeckError, TypeError):
+        return None, size.all * _BYTES_OF_A_WEIGHT
+    seconds = 0.0
+    for stage in stages:
+        train = values.get("train", {}) | stage.get("train", {})
+        passes = train.get("epochs", 3.0)
+        if train.get("max_steps", -1) > 0:
+            passes = train["max_steps"] * train.get("batch_size", 32) / rows
+        seconds += passes * tokens * 2 * _PASSES * size.blocks / flops()
+    return seconds, size.all * _BYTES_OF_A_WEIGHT
+
+
+@cache
+def _student(block: str, source: str) -> _Size:
+    values = json.loads(block)
+    if values.get("from") and values.get("keep"):
+        whole = _size(source if values["from"] == "teacher" else values["from"])
+        depth = int(load_config(source if values["from"] == "teacher" else values["from"]).num_hidden_layers)
+        blocks = whole.blocks * len(layers_to_keep(values["keep"], depth)) // depth
+        return _Size(blocks, whole.all - whole.blocks + blocks)
+    if values.get("model"):
+        return _size(values["model"])
+    with torch.device("meta"):
+        model = from_config(values["config"], load_config(source))
+    return _Size(parameters(blocks_of(model)), parameters(model))
+
+
+@cache
+def _size(source: str) -> _Size:
+    config = load_config(source)
+    with torch.device("meta"):
+        model = model_class("classification", config).from_config(config)
+    return _Size(parameters(blocks_of(model)), parameters(model))
+
+
+@cache
+def _tokens(task: str, source: str, max_length: Any) -> tuple[float, int]:
+    """How many tokens one pass over the training data reads, and how many examples it has."""
+    options = json.loads(task)
+    loaded: Task = load_task(options.pop("name"), **options)
+    rows = len(loaded.split("train"))
+    lengths = loaded.lengths("train", load_tokenizer(source))
+    if max_length != "auto":
+        lengths = lengths.clip(max=max_length)
+    return float(lengths.mean() * rows), rows
+
+
+def _finished(plan: Plan, task: str, label: str) -> list[str]:
+    """The folders of this method's finished runs."""
+    there = {file.parent.name for file in plan.folder.glob("runs/*/metrics.json")}
+    if not there:
+        return []
+    seeds = dict.fromkeys([*plan.study.chosen_on, *plan.study.seeds])
+    jobs = (
+        plan.run(task, label, point, seed, "kept") for point, seed in product(plan.study.points(task, label), seeds)
+    )
+    return list(dict.fromkeys(job.folder for job in jobs if job.key in there))
+
+
+def _ratios(folders: list[str], expected: float | None) -> list[float]:
+    """How much longer finished runs took than was expected of them."""
+    files = [Path(folder) / "metrics.json" for folder in folders]
+    found = [json.loads(file.read_text())["train_seconds"] for file in files if file.is_file()]
+    return [seconds / expected for seconds in found] if expected else []

@@ -1,0 +1,164 @@
+"""The pieces of work that a study is made of: plain data that can be sent to another process, and how each is done."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from filelock import FileLock
+
+from limbeck.caching import cache_for_runs
+from limbeck.errors import LimbeckError
+from limbeck.files import write_text
+from limbeck.progress import QUIET
+from limbeck.recipe import load_recipe
+from limbeck.run import PRUNED, execute
+from limbeck.study.search import falls_behind
+
+# Of a student's weights: removed; kept; or needed, so that a finished run which has lost them is done again.
+Fate = Literal["removed", "kept", "needed"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """``key`` names it in the study, ``title`` for people."""
+
+    key: str
+    title: str
+    study: str  # the study's folder
+
+    def finished(self) -> bool:
+        raise NotImplementedError
+
+    def run(self) -> None:
+        raise NotImplementedError
+
+    @property
+    def log(self) -> Path:
+        return Path(self.study) / "logs" / f"{self.key}.txt"
+
+    @property
+    def failure(self) -> Path:
+        return Path(self.study) / "failures" / f"{self.key}.txt"
+
+
+@dataclass(frozen=True)
+class TrainJob(Job):
+    """One run into ``folder``; with ``earlier``, it may end early where it falls behind those scores."""
+
+    values: dict[str, Any]
+    folder: str
+    student: Fate = "needed"
+    earlier: tuple[tuple[float, ...], ...] | None = None
+
+    def finished(self) -> bool:
+        folder = Path(self.folder)
+        if self.earlier is not None and (folder / PRUNED).is_file():
+            return True
+        return (folder / "metrics.json").is_file() and not self._lost_its_student()
+
+    def run(self) -> None:
+        folder, earlier = Path(self.folder), self.earlier
+        if self._lost_its_student() or _began_elsewhere(folder, self.values):
+            shutil.rmtree(folder)
+        stop = partial(falls_behind, earlier) if earlier is not None else None
+        execute(load_recipe(values=self.values), folder, resume=True, stop=stop)
+        if self.student == "removed":
+            shutil.rmtree(folder / "student", ignore_errors=True)
+
+    def _lost_its_student(self) -> bool:
+        folder = Path(self.folder)
+        return self.student == "needed" and (folder / "metrics.json").is_file() and not (folder / "student").is_dir()
+
+
+@dataclass(frozen=True)
+class CacheJob(Job):
+    """One pass of a teacher for all methods of a task, where that pays: by label the recipe, and how many runs."""
+
+    recipes: dict[str, tuple[dict[str, Any], int]]
+    folder: str
+
+    @property
+    def marker(self) -> Path:
+        return Path(f"{self.folder}.json")
+
+    def finished(self) -> bool:
+        return self.marker.is_file()
+
+    def run(self) -> None:
+        recipes = {label: (load_recipe(values=values), runs) for label, (values, runs) in self.recipes.items()}
+        served = cache_for_runs(recipes, Path(self.folder))
+        write_text(self.marker, json.dumps({"serves": served}) + "\n")
+
+    def serves(self, label: str) -> bool:
+        """Whether the cache was made, and for this method too."""
+        return self.finished() and label in json.loads(self.marker.read_text())["serves"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: ``error`` is empty, or what went wrong; where ``final``, trying again would change nothing."""
+
+    key: str
+    error: str = ""
+    final: bool = False
+
+
+def do(job: Job) -> None:
+    """The job itself, unless an earlier attempt finished it; what it has to say goes to its log."""
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    # a process that lost its parent may still be at it for a moment
+    with FileLock(job.log.with_suffix(".lock")), _logging_to(job.log):
+        if not job.finished():
+            job.run()
+
+
+def attempt(work: Callable[[Job], None], job: Job) -> Outcome:
+    """Do a job; an error becomes part of the outcome and is written beside the study's runs."""
+    try:
+        work(job)
+    except Exception as error:
+        job.failure.parent.mkdir(parents=True, exist_ok=True)
+        write_text(job.failure, f"{job.title}\n\n{''.join(traceback.format_exception(error))}")
+        final = isinstance(error, LimbeckError)
+        return Outcome(job.key, str(error) if final else f"{type(error).__name__}: {error}", final)
+    job.failure.unlink(missing_ok=True)
+    return Outcome(job.key)
+
+
+def _began_elsewhere(folder: Path, values: dict[str, Any]) -> bool:
+    """The key says that the work is the same, so an unfinished run can differ in its teacher's path alone."""
+    try:
+        recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+        first = (recipe.get("stages") or [recipe])[0]
+        return bool(first.get("teacher", {}).get("model") != values.get("teacher", {}).get("model"))
+    except OSError:
+        return False
+
+
+@contextmanager
+def _logging_to(file: Path) -> Iterator[None]:
+    """limbeck's messages go to a file, and bars are not drawn: many runs share one terminal."""
+    logger, handler = logging.getLogger("limbeck"), logging.FileHandler(file, encoding="utf-8")
+    handlers, level, quiet = logger.handlers, logger.level, os.environ.get(QUIET)
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
+    os.environ[QUIET] = "1"
+    try:
+        yield
+    finally:
+        logger.handlers = handlers
+        handler.close()
+        logger.setLevel(level)
+        if quiet is None:
+            del os.environ[QUIET]

@@ -1,0 +1,101 @@
+"""The jobs that a study stands for, and where in its folder each of them leaves what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from limbeck.recipe import load_recipe
+from limbeck.study.description import Point, Study, key_of
+from limbeck.study.jobs import CacheJob, Fate, TrainJob
+
+
+@dataclass(frozen=True)
+class _Teacher:
+    name: str  # what stands for it in the key of a run: its own key, or the name it was given by
+    path: str
+    job: TrainJob | None  # None: it is fine-tuned already
+
+
+class Plan:
+    def __init__(self, study: Study, folder: Path) -> None:
+        self.study, self.folder = study, folder
+        self._teachers = {task: self._teacher(task) for task in study.tasks}
+        self._caches = {task: self._cache(task) for task in study.tasks if study.teacher.cache == "auto"}
+
+    def teacher(self, task: str) -> TrainJob | None:
+        """The job that makes a task's teacher; None where one is given."""
+        return self._teachers[task].job
+
+    def source(self, task: str) -> str:
+        """A model of the teacher's shape that is there before the teacher is."""
+        job = self.teacher(task)
+        return self._teachers[task].path if job is None else str(job.values["student"]["model"])
+
+    def cache(self, task: str) -> CacheJob | None:
+        """The job that keeps what a task's teacher computes, for all methods."""
+        return self._caches.get(task)
+
+    def run(self, task: str, label: str, point: Point, seed: int, student: Fate) -> TrainJob:
+        """One run of a method. Its key has the teacher's name for the path, so that moving a study changes nothing."""
+        study, teacher, cache = self.study, self._teachers[task], self.cache(task)
+        identity = load_recipe(values=study.values(task, label, point, seed, teacher.name, "off"))
+        use = "off" if cache is None else cache.folder if cache.serves(label) else "auto"
+        values = study.values(task, label, point, seed, teacher.path, use)
+        settings = [f"{name.rpartition('.')[2]}={value}" for name, value in point.items()]
+        title = " ".join([task, label, *settings, f"seed {seed}"])
+        key = key_of(identity)
+        return TrainJob(key, title, str(self.folder), values, str(self.folder / "runs" / key), student)
+
+    def searches(self, task: str, label: str) -> bool:
+        """Whether there is more than one setting to choose from."""
+        study = self.study
+        tpe = study.search.sampler == "tpe" and bool(study.space(task, label))
+        return tpe or len(study.points(task, label)) > 1
+
+    def trials(self, task: str, label: str) -> int:
+        """How many settings are tried."""
+        if not self.searches(task, label):
+            return 1
+        search = self.study.search
+        return search.trials if search.sampler == "tpe" else len(self.study.points(task, label))
+
+    def count(self, task: str, label: str) -> int:
+        """How many runs a method has on a task."""
+        study = self.study
+        if not self.searches(task, label):
+            return len(study.seeds)
+        return self.trials(task, label) * len(study.chosen_on) + len(set(study.seeds) - set(study.chosen_on))
+
+    def total(self) -> int:
+        """How many jobs are still to be done, as far as that can be known before settings are chosen."""
+        study = self.study
+        jobs = [job for task in study.tasks for job in (self.teacher(task), self.cache(task)) if job is not None]
+        runs = sum(self.count(task, label) for task in study.tasks for label in study.labels(task))
+        finished = len(list(self.folder.glob("runs/*/metrics.json")))
+        return max(1, runs - finished) + sum(not job.finished() for job in jobs)
+
+    def first_point(self, task: str, label: str) -> Point:
+        """Settings as good as any to know what a method needs."""
+        space = self.study.space(task, label)
+        return {key: value[0] if isinstance(value, list) else value["low"] for key, value in space.items()}
+
+    def _teacher(self, task: str) -> _Teacher:
+        values = self.study.teacher_values(task)
+        if values is None:
+            given = self.study.given_teacher(task)
+            return _Teacher(given, given, None)
+        key = key_of(load_recipe(values=values))
+        folder = str(self.folder / "teachers" / key)
+        return _Teacher(key, folder, TrainJob(key, f"{task} teacher", str(self.folder), values, folder))
+
+    def _cache(self, task: str) -> CacheJob:
+        study, teacher = self.study, self._teachers[task]
+        recipes = {}
+        for label in study.labels(task):
+            point = self.first_point(task, label)
+            values = study.values(task, label, point, study.seeds[0], teacher.path, "auto")
+            recipes[label] = (values, self.count(task, label))
+        name = teacher.name.replace("/", "-") + ("" if teacher.job else f"-{task.replace('/', '-')}")
+        title = f"{task} teacher's features"
+        return CacheJob(f"cache-{name}", title, str(self.folder), recipes, str(self.folder / "caches" / name))

@@ -1,0 +1,103 @@
+"""What a person sees while a study runs: a live table on a terminal, a line for each finished job elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from limbeck.metrics import shown
+from limbeck.progress import QUIET
+from limbeck.study.conduct import Watcher
+from limbeck.study.jobs import Job, TrainJob
+
+
+class _Lines(Watcher):
+    """Counts jobs and says how each ended. ``total`` is how many there are to do."""
+
+    def __init__(self, total: int, console: Console) -> None:
+        self._total, self._console = total, console
+        self._begin = time.monotonic()
+        self._started: dict[str, float] = {}
+        self._done: set[str] = set()
+
+    def started(self, job: Job) -> None:
+        self._started[job.key] = time.monotonic()
+
+    def ended(self, job: Job, error: str) -> None:
+        self._done.add(job.key)
+        begin = self._started.pop(job.key, self._begin)
+        self._say(
+            f"{len(self._done)}/{self._total} {job.title}: {_outcome(job, error)}, {_span(time.monotonic() - begin)}"
+        )
+
+    def _say(self, line: str) -> None:
+        left = self.seconds_left()
+        about = f" (about {_span(left)} left)" if left else ""
+        self._console.print(f"{line}{about}", highlight=False, markup=False, soft_wrap=True)
+
+    def seconds_left(self) -> float:
+        """As long as the others will take if they take as long as those before."""
+        done = len(self._done)
+        return (time.monotonic() - self._begin) / done * max(0, self._total - done) if done else 0.0
+
+
+class _LiveTable(_Lines):
+    """Beside the lines, what runs now and for how long."""
+
+    def __init__(self, total: int, console: Console) -> None:
+        super().__init__(total, console)
+        self._titles: dict[str, str] = {}
+
+    def started(self, job: Job) -> None:
+        super().started(job)
+        self._titles[job.key] = job.title
+
+    def __rich__(self) -> Group:
+        table = Table("running", "for", box=None)
+        for key, begin in list(self._started.items()):
+            table.add_row(self._titles[key], _span(time.monotonic() - begin))
+        left = self.seconds_left()
+        about = f", about {_span(left)} left" if left else ""
+        return Group(table, Text(f"{len(self._done)} of {self._total} jobs are done{about}"))
+
+
+@contextmanager
+def watching(total: int) -> Iterator[Watcher]:
+    """Somebody to tell of a study's progress."""
+    console = Console(stderr=True)
+    if os.environ.get(QUIET):
+        yield Watcher()
+    elif console.is_terminal:
+        table = _LiveTable(total, console)
+        with Live(table, console=console, refresh_per_second=2, transient=True):
+            yield table
+    else:
+        yield _Lines(total, console)
+
+
+def _outcome(job: Job, error: str) -> str:
+    if error:
+        return f"failed ({error.splitlines()[0]})"
+    file = Path(job.folder) / "metrics.json" if isinstance(job, TrainJob) else None
+    if file is None:
+        return "done"
+    if not file.is_file():
+        return "not worth finishing"
+    metrics = json.loads(file.read_text())
+    return f"{metrics['metric']} {shown(metrics['metric'], metrics['score'])}"
+
+
+def _span(seconds: float) -> str:
+    """``45 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
