@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification
 
 from limbeck import METHODS, CachedTeacher, Distiller, FeatureCache, LiveTeacher, Pair
+from limbeck.features import Features, Wanted
 from limbeck.methods import find_method
 from limbeck.stages import stages_of_method
 
@@ -75,6 +76,15 @@ class Job:
         cache = FeatureCache(folder, encoded, {"teacher": str(self)})
         cache.fill(LiveTeacher(self.teacher), self._collate, self.batch_size, distiller.needs.teacher)
         return Distiller(self.student, distiller.objective, CachedTeacher(cache))
+
+    def in_memory(self, distiller: Distiller) -> Distiller:
+        """The same distiller with a teacher whose features are there already: it hands out copies of them."""
+        known = LiveTeacher(self.teacher)(self.batches[0], distiller.needs.teacher)
+
+        def copies(batch: Any, wanted: Wanted) -> Features:
+            return Features.named(known.mask, {name: known[name].clone() for name in wanted.names()})
+
+        return Distiller(self.student, distiller.objective, copies)
 
     def _model(self, layers: int) -> Any:
         torch.manual_seed(layers)

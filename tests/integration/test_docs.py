@@ -11,6 +11,7 @@ import yaml
 from tiny import ROOT
 
 from limbeck.recipe import load_recipe
+from limbeck.study.description import load_study
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -39,9 +40,14 @@ def test_python_blocks_run(path, tmp_path, teacher_folder):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_yaml_blocks_are_valid_recipes(path):
+def test_yaml_blocks_are_valid_recipes_or_studies(path, tmp_path):
     for block in blocks(path, "yaml"):
-        load_recipe(values=yaml.safe_load(block))
+        values = yaml.safe_load(block)
+        if "methods" not in values:
+            load_recipe(values=values)
+            continue
+        (tmp_path / "study.yaml").write_text(block)
+        load_study(tmp_path / "study.yaml")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

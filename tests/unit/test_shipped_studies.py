@@ -76,7 +76,11 @@ def test_every_file_opens_with_what_it_is_and_how_to_run_it(name):
     variants = [known.rpartition("/")[2] for known in NAMES if known.startswith(f"{name}/")]
     assert head.startswith("# A first study" if name == "first" else "# Paper 00")
     assert set(re.findall(r"limbeck study (\S+)", head)) == {name, *(f"{name}/{variant}" for variant in variants)}
-    assert set(variants) == set(re.findall(r"^# ([a-z]+): ", head, flags=re.MULTILINE)) >= (set() if name == "first" else {"small"})
+    assert (
+        set(variants)
+        == set(re.findall(r"^# ([a-z]+): ", head, flags=re.MULTILINE))
+        >= (set() if name == "first" else {"small"})
+    )
     assert max(map(len, text.splitlines())) <= 120
 
 

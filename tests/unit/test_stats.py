@@ -14,7 +14,7 @@ from scipy import stats as scipy_stats
 from statsmodels.stats.contingency_tables import mcnemar as reference_mcnemar
 from statsmodels.stats.multitest import multipletests
 
-from limbeck import stats
+from limbeck import resampling, stats
 from limbeck.errors import DataError
 from limbeck.metrics import METRICS, entities, entity_scores
 from limbeck.stats import Comparison, Sided
@@ -104,6 +104,15 @@ def test_differences_that_are_equal_but_for_rounding() -> None:
     assert stats.t_test(ours, theirs, paired=True).p == 0
     assert stats.t_test(ours, theirs).p > 0.5
     assert stats.t_test([0.5, 0.5, 0.5], [0.5, 0.6, 0.7]).p == pytest.approx(0.2254, abs=1e-4)  # t = sqrt(3), df 2
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
+@pytest.mark.parametrize("paired", [False, True])
+def test_scores_of_any_size(scale: float, paired: bool) -> None:
+    expected = stats.t_test(*SLEEP, paired=paired)
+    found = stats.t_test(*([scale * score for score in side] for side in SLEEP), paired=paired)
+    assert found.p == pytest.approx(expected.p)
+    assert (found.low, found.high) == pytest.approx((scale * expected.low, scale * expected.high), rel=1e-9, abs=0)
 
 
 SCORES = st.lists(
@@ -361,12 +370,12 @@ def test_bootstrap_by_loop(kind: str, examples: int, ours: int, theirs: int, mon
     sides = models[:ours], models[ours:]
     expected = by_loop(metric, *sides, labels, resamples=40, seed=5)
     assert_same(stats.paired_bootstrap(metric, *sides, labels, resamples=40, seed=5), expected)
-    monkeypatch.setattr(stats, "_CELLS", 7 * examples)  # 5 whole parts and a rest
+    monkeypatch.setattr(resampling, "_CELLS", 7 * examples)  # 5 whole parts and a rest
     assert_same(stats.paired_bootstrap(metric, *sides, labels, resamples=40, seed=5), expected)
 
 
 def test_every_metric_can_be_resampled() -> None:
-    assert set(METRICS) < set(stats._STATISTICS)
+    assert set(METRICS) < set(resampling.STATISTICS)
 
 
 CLASSES = st.integers(1, 3).flatmap(
@@ -408,6 +417,15 @@ def test_numbers_far_from_zero_keep_their_digits() -> None:
     near = stats.paired_bootstrap("pearson", [ours], [theirs], labels, resamples=200)
     far = stats.paired_bootstrap("pearson", [1e6 + 1e-3 * ours], [theirs], labels - 1e6, resamples=200)
     assert_same(far, near, abs=1e-6)
+
+
+@pytest.mark.parametrize("metric", ["pearson", "spearman"])
+def test_constant_numbers_score_zero_although_their_mean_is_rounded(metric: str) -> None:
+    generator, same = np.random.default_rng(0), np.full(3, 0.1)
+    assert same.sum() / 3 != 0.1
+    for ours, theirs, labels in ((generator.random(3), generator.random(3), same), (same, same, generator.random(3))):
+        found = stats.paired_bootstrap(metric, [ours], [theirs], labels, resamples=200)
+        assert (found.p, found.difference, found.low, found.high) == (1, 0, 0, 0)
 
 
 def test_entity_counts_give_the_f1_of_entities() -> None:
