@@ -270,6 +270,9 @@ def compare(
     level: Annotated[float | None, typer.Option(help="What p must be below for a mark. Default: 0.05.")] = None,
     metric: Annotated[str | None, typer.Option(help="Show this metric only.")] = None,
     holm: Annotated[bool, typer.Option("--holm/--no-holm", help="Correct p for the number of tests.")] = True,
+    detailed: Annotated[
+        bool, typer.Option("--details", help="Also every mean with its 95% interval, and every test with its p.")
+    ] = False,
     form: Annotated[str | None, typer.Option("--format", help="terminal (default), markdown, latex or csv.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the table to this file: .md, .tex or .csv.")
@@ -280,19 +283,21 @@ def compare(
     Two run directories alone are compared example by example. A study brings its own baselines and test.
     """
     from limbeck.compare.comparison import compare_paths
-    from limbeck.compare.tables import check_form, form_of, render, save_table, show_table
+    from limbeck.compare.details import details
+    from limbeck.compare.tables import check_form, form_of, render, show_table
+    from limbeck.files import write_text
 
     chosen = check_form(form) if form else form_of(output) if output else "terminal"
-    table = compare_paths(
-        paths, baselines=baseline, test=test, sided=sided, level=level, metric=metric, correct=holm
-    ).table
+    result = compare_paths(paths, baselines=baseline, test=test, sided=sided, level=level, metric=metric, correct=holm)
+    tables = [result.table, *(details(result.scores, result.tests) if detailed else [])]
     if output is not None:
-        save_table(table, output, chosen)
+        write_text(output, "\n".join(render(table, chosen) for table in tables))
         out.print(f"Written: {output}", highlight=False)
     elif chosen == "terminal":
-        show_table(table)
+        for table in tables:
+            show_table(table)
     else:
-        print(render(table, chosen), end="")
+        print(*(render(table, chosen) for table in tables), sep="\n", end="")
 
 
 @app.command(epilog="Example: limbeck studies")

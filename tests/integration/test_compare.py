@@ -85,3 +85,15 @@ def test_no_runs(command, tmp_path):
     assert "is no folder" in command("compare", tmp_path / "nothing")[1]
     (tmp_path / "empty").mkdir()
     assert "holds neither a run, nor runs" in command("compare", tmp_path / "empty")[1]
+
+
+def test_details_show_intervals_and_p(command, runs, tmp_path):
+    words = ("compare", runs, "--baseline", "ft", "--details")
+    status, _ = command(*words, "-o", tmp_path / "all.csv")
+    tables = (tmp_path / "all.csv").read_text(encoding="utf-8").split("\n\n")
+    assert status == 0 and len(tables) == 3
+    # the interval is 1.00 x 4.303 / sqrt(3) to both sides; t = 10 / (1.00 x sqrt(2 / 3)) with 4 degrees of freedom
+    assert "glue/rte,accuracy,kd,3,71.00,1.00,68.52 to 73.48" in tables[1]
+    assert tables[2].splitlines()[1].startswith("glue/rte,accuracy,kd and ft,")
+    assert tables[2].splitlines()[1].endswith(",10.00,7.73 to 12.27,0.0003,0.0003")
+    assert "Scores over seeds" in command(*words)[1]

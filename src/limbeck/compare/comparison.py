@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.compare.answers import agreement, answers_of, check_same_data, has_answers
+from limbeck.compare.details import summaries
 from limbeck.compare.entries import Entry, Found, read_entries
 from limbeck.compare.finished import Run, is_run, read_run
 from limbeck.compare.score_table import NONE, notes_below, score_rows
@@ -23,11 +24,12 @@ from limbeck.stats import Comparison, Sided, mcnemar
 
 @dataclass(frozen=True)
 class Result:
-    """``tests`` holds every test that was made, as plain values; ``warnings`` are among the table's notes too."""
+    """``scores`` and ``tests`` are what is behind the table, as plain values; ``warnings`` are among its notes too."""
 
     table: Table
     tests: list[dict[str, Any]]
     warnings: list[str]
+    scores: list[dict[str, Any]]
 
 
 def compare_paths(
@@ -84,9 +86,8 @@ def compare(
         rules=frozenset({background} - {0}),
         notes=tuple(notes_below(found, columns, plan, tested, warnings)),
     )
-    return Result(
-        table, [as_dict(test.column, test.ours, test.theirs, test.found, test.p_holm) for test in tested], warnings
-    )
+    tests = [as_dict(test.column, test.ours, test.theirs, test.found, test.p_holm) for test in tested]
+    return Result(table, tests, warnings, summaries(found.entries, columns))
 
 
 def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Sided = "two") -> Result:
@@ -127,7 +128,9 @@ def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Si
         tests += [as_dict(column, *names, decisions) for column in columns if column.main and decisions]
     notes += ["One run of each: other seeds may give another answer.", *warnings]
     head = ("metric", *names, "difference", "95% interval", "p")
-    return Result(Table(f"{ours.task}, validation data", head, tuple(rows), notes=tuple(notes)), tests, warnings)
+    table = Table(f"{ours.task}, validation data", head, tuple(rows), notes=tuple(notes))
+    both = [Entry(run.task, name, (run,)) for name, run in zip(names, (ours, theirs), strict=True)]
+    return Result(table, tests, warnings, summaries(both, columns))
 
 
 def _decisions(ours: Run, theirs: Run, sided: Sided) -> tuple[Comparison | None, list[str]]:

@@ -117,11 +117,22 @@ def _read_study(folder: Path) -> Found:
             title=str(values["study"]),
             # a teacher that was given need not be a run
             teachers={task: read_run(run) for task, run in teachers.items() if is_run(run)},
-            notes=(str(values["selection"]),) if values.get("selection") else (),
+            notes=tuple(note for note in (str(values.get("selection") or ""), _chosen(values["entries"])) if note),
             settings={key: values[key] for key in _SETTINGS if values.get(key) is not None},
         )
     except WRONG as error:
         raise damaged(file, "the results of a study", error) from error
+
+
+def _chosen(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Which settings a search chose, for the notes."""
+    several = len({entry["task"] for entry in entries}) > 1
+    found = []
+    for entry in entries:
+        settings = [f"{name.rpartition('.')[2]} {value}" for name, value in (entry.get("chosen") or {}).items()]
+        if settings:
+            found.append(f"{entry['label']}{' on ' + entry['task'] if several else ''}: {', '.join(settings)}")
+    return f"Chosen: {'; '.join(found)}." if found else ""
 
 
 def _entry(

@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.text import Text
 
 from limbeck.errors import RecipeError, unknown
-from limbeck.files import write_text
 from limbeck.show import out
 
 Form = Literal["terminal", "markdown", "latex", "csv"]
@@ -71,12 +70,8 @@ def show_table(table: Table, console: Console = out) -> None:
         console.print(Text(_one_line(note)), soft_wrap=True)
 
 
-def save_table(table: Table, file: Path, form: Form | None = None) -> None:
-    """Write the table in the form that the file's name stands for, unless one is named."""
-    write_text(file, render(table, form or form_of(file)))
-
-
 def form_of(file: Path) -> Form:
+    """The form that a file's name stands for."""
     if file.suffix.lower() not in _FORM_OF:
         known = ", ".join(_FORM_OF)
         raise RecipeError(f"{file}: which form? Use one of the endings {known}, or add --format.")

@@ -1,0 +1,69 @@
+"""What is behind a table of scores, as two more: every mean with its interval, and every test with its p."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from limbeck.compare.entries import Entry
+from limbeck.compare.significance import Column
+from limbeck.compare.tables import Cell, Table
+from limbeck.metrics import shown
+from limbeck.stats import summary
+
+_SCORES = ("task", "metric", "method", "seeds", "mean", "sd", "95% interval of the mean")
+_TESTS = ("task", "metric", "methods", "test", "difference", "95% interval", "p", "p (Holm)")
+
+
+def summaries(entries: Sequence[Entry], columns: Sequence[Column]) -> list[dict[str, Any]]:
+    """The scores of each entry over its seeds, as plain values; left out are entries with a run that diverged."""
+    found = []
+    for column in columns:
+        for entry in entries:
+            scores = [run.scores[column.metric] for run in entry.runs if column.metric in run.scores]
+            if entry.task == column.task and scores and all(map(math.isfinite, scores)):
+                names = {"task": column.task, "metric": column.metric, "label": entry.label}
+                found.append(names | vars(summary(scores)))
+    return found
+
+
+def details(scores: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """As tables for people."""
+    over_seeds = [
+        _row(
+            *(score["task"], score["metric"], score["label"], str(score["count"])),
+            *(_value(score["metric"], score[name]) for name in ("mean", "sd")),
+            _interval(score["metric"], score["low"], score["high"]),
+        )
+        for score in scores
+    ]
+    tables = [Table("Scores over seeds", _SCORES, tuple(over_seeds))]
+    if tests:
+        rows = [
+            _row(
+                *(test["task"], test["metric"], f"{test['ours']} and {test['theirs']}", test["test"]),
+                _value(test["metric"], test["difference"]),
+                _interval(test["metric"], test["low"], test["high"]),
+                *(_p(test[name]) for name in ("p", "p_holm")),
+            )
+            for test in tests
+        ]
+        tables.append(Table("Tests", _TESTS, tuple(rows)))
+    return tables
+
+
+def _row(*texts: str) -> tuple[Cell, ...]:
+    return tuple(map(Cell, texts))
+
+
+def _value(metric: str, value: float | None) -> str:
+    return "" if value is None else shown(metric, value)
+
+
+def _interval(metric: str, low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{shown(metric, low)} to {shown(metric, high)}"
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
