@@ -118,6 +118,7 @@ def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, show_data: bo
             logger.info("%s", line)
     logger.info("%s", parts.distiller.objective)
     _open(run, written.settled(parts.max_length))
+    (run.path / PRUNED).unlink(missing_ok=True)
     started = time.monotonic()
     steps, dev, stopped = _train(recipe, parts, data, cache, run, stop)
     seconds = time.monotonic() - started

@@ -227,6 +227,40 @@ def test_every_method_with_a_student_of_another_family_and_width(name, table_fil
     assert "loss" in (run.path / "history.jsonl").read_text()
 
 
+def test_a_run_ends_early_where_it_is_not_worth_finishing(table_files, teacher_folder, tmp_path):
+    train = {"epochs": 3, "batch_size": 16, "learning_rate": 1e-3}
+    wanted = recipe(table_files, teacher_folder, train=train)
+    asked = []
+
+    def after_two(scores, maximise):
+        asked.append((len(scores), maximise))
+        return len(scores) == 2
+
+    run = execute(wanted, tmp_path / "run", stop=after_two)
+    assert asked == [(1, True), (2, True)] and not run.finished
+    names = {path.name for path in run.path.iterdir()}
+    assert names == {"recipe.yaml", "environment.json", "history.jsonl", "pruned.json"}
+    assert read_json(run.path / "pruned.json")["steps"] == 2 * 6
+    # it can be done in full later, and being asked changes nothing
+    execute(wanted, tmp_path / "run", resume=True, stop=lambda scores, maximise: False)
+    assert run.finished and not (run.path / "pruned.json").exists()
+    execute(wanted, tmp_path / "whole")
+    results = [RunDirectory(tmp_path / name).metrics() for name in ("run", "whole")]
+    for metrics in results:
+        metrics.pop("train_seconds")
+    assert results[0] == results[1]
+
+
+def test_the_majority_baseline_is_the_most_frequent_training_label(table_files, teacher_folder, tmp_path):
+    few = write_csv(
+        tmp_path / "few.csv", [("a good day", "positive"), ("a bad day", "negative")] * 4 + [("good", "positive")]
+    )
+    task = {"name": "table", "train": str(few), "validation": str(table_files[1]), "text": "text", "label": "label"}
+    run = execute(recipe(table_files, teacher_folder, task=task | {"max_length": 16}), tmp_path / "run")
+    labels = [label for _, label in sentences(40, seed=1)]
+    assert run.metrics()["majority"]["accuracy"] == pytest.approx(labels.count("positive") / 40)
+
+
 def recipe(table_files, teacher, **blocks):
     values = {
         "task": table_task(table_files),

@@ -28,12 +28,17 @@ class _Lines(Watcher):
         self._begin = time.monotonic()
         self._started: dict[str, float] = {}
         self._done: set[str] = set()
+        self._first_run = 0.0  # when the first run of a method began
+        self._runs_done = 0
 
     def started(self, job: Job) -> None:
         self._started[job.key] = time.monotonic()
+        if _is_run(job) and not self._first_run:
+            self._first_run = time.monotonic()
 
     def ended(self, job: Job, error: str) -> None:
         self._done.add(job.key)
+        self._runs_done += _is_run(job)
         begin = self._started.pop(job.key, self._begin)
         self._say(
             f"{len(self._done)}/{self._total} {job.title}: {_outcome(job, error)}, {_span(time.monotonic() - begin)}"
@@ -45,9 +50,10 @@ class _Lines(Watcher):
         self._console.print(f"{line}{about}", highlight=False, markup=False, soft_wrap=True)
 
     def seconds_left(self) -> float:
-        """As long as the others will take if they take as long as those before."""
-        done = len(self._done)
-        return (time.monotonic() - self._begin) / done * max(0, self._total - done) if done else 0.0
+        """If the runs that are left take as long as those before; teachers and caches take another time."""
+        if not self._runs_done:
+            return 0.0
+        return (time.monotonic() - self._first_run) / self._runs_done * max(0, self._total - len(self._done))
 
 
 class _LiveTable(_Lines):
@@ -82,6 +88,10 @@ def watching(total: int) -> Iterator[Watcher]:
             yield table
     else:
         yield _Lines(total, console)
+
+
+def _is_run(job: Job) -> bool:
+    return isinstance(job, TrainJob) and Path(job.folder).parent.name == "runs"
 
 
 def _outcome(job: Job, error: str) -> str:
