@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
 import time
@@ -60,6 +61,14 @@ def always_crashes(job: Job) -> None:
     with (Path(job.study) / "tries.txt").open("a") as file:
         file.write(f"{job.key}\n")
     raise RuntimeError("out of luck")
+
+
+def has_a_child(job: Job) -> None:
+    """As a training with ``dataloader_num_workers`` has."""
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
+    child.start()
+    child.join()
+    quick(job)
 
 
 def main() -> None:

@@ -223,13 +223,14 @@ def study(
 ) -> None:
     """Run methods x settings x seeds, choose, compare, and write tables. Started again, it does what is missing."""
     from limbeck.study.conduct import conduct
-    from limbeck.study.description import load_study
+    from limbeck.study.description import find_study, load_study
     from limbeck.study.estimate import estimate
     from limbeck.study.plan import Plan
     from limbeck.study.watch import watching
 
     loaded = load_study(source, overrides or [])
-    folder = output or Path("studies") / source.removesuffix(".yaml").replace(".yaml/", "-").replace("/", "-")
+    file, variant = find_study(source)
+    folder = output or Path("studies") / "-".join(filter(None, (file.stem, variant)))
     plan = Plan(loaded, folder)
     if dry_run:
         show_plan(estimate(plan), loaded.selection())
@@ -242,10 +243,10 @@ def study(
     show_study(folder)
     missing = [entry for entry in results["entries"] if entry["missing"]]
     if missing:
-        first = missing[0]
+        first, count = missing[0], sum(entry["missing"] for entry in missing)
         raise RunError(
-            f"{sum(entry['missing'] for entry in missing)} runs failed, the first of {first['label']} on "
-            f"{first['task']}: {first['why']} See {folder / 'failures'}; the same command tries them again."
+            f"{count} runs failed, the first of {first['label']} on {first['task']}: {first['why'].rstrip('.')}. "
+            f"See {folder / 'failures'}; the same command tries them again."
         )
 
 
@@ -527,7 +528,7 @@ def _engine(workers: int, ray: str | None, threads: int | None) -> Any:
     if ray is not None and workers > 1:
         raise RecipeError("--workers and --ray exclude each other: Ray has workers of its own.")
     if ray is not None:
-        return Ray(None if ray == "local" else ray, threads or 1)
+        return Ray(ray, threads or 1)
     return Workers(workers, threads) if workers > 1 else InProcess(threads)
 
 

@@ -679,3 +679,42 @@ def test_reported_losses_are_not_in_percent(tmp_path):
     path = make_run(tmp_path / "run", "kd", 1, {"loss": 2.5}, settings=settings)
     recipe = yaml.safe_load((path / "recipe.yaml").read_text())
     assert recipe["reported"] and [cell.text for cell in compare_paths([path]).table.rows[-1]][2:] == ["2.5", "2.345"]
+
+
+def test_a_task_that_a_test_is_not_for_does_not_spoil_the_others(tmp_path):
+    labels = np.arange(N) % 2
+    for method, wrong in (("ft", 60), ("kd", 5)):
+        right = classes(labels, np.where(np.arange(N) < wrong, 1 - labels, labels))
+        numbers = {"id": list(range(N)), "label": [float(n) for n in range(N)], "prediction": [0.5] * N}
+        make_run(tmp_path / method, method, answers=right)
+        make_run(tmp_path / f"{method}-n", method, scores={"pearson": 0.5}, task="glue/stsb", answers=numbers)
+    result = compare_paths(sorted(tmp_path.iterdir()), baselines=["ft"], test="mcnemar")
+    (test,) = result.tests
+    assert test["task"] == "glue/rte" and test["p"] < 1e-6
+    (warning,) = result.warnings
+    assert "kd and ft on glue/stsb" in warning and "not right or wrong" in warning
+
+
+def test_a_study_without_results_says_what_can_be_compared(tmp_path):
+    (tmp_path / "study.yaml").touch()
+    with pytest.raises(RunError, match=r"has no results yet.*runs"):
+        compare_paths([tmp_path])
+
+
+def test_settings_without_a_score_are_counted(tmp_path):
+    searched = [{"point": {"a.b": 1}, "score": 0.7}, {"point": {"a.b": 2}, "score": None}]
+    entries = [{"label": "ft", "scores": FT}, {"label": "kd", "scores": KD, "chosen": {"a.b": 1}, "searched": searched}]
+    assert (
+        "Chosen: kd: b 1 (1 of 2 settings have no score)." in compare_paths([make_study(tmp_path, entries)]).table.notes
+    )
+
+
+def test_the_teacher_of_a_study_that_was_moved_is_one(tmp_path):
+    entries = [{"label": "ft", "scores": FT}, {"label": "kd", "scores": KD}]
+    study = make_study(tmp_path, entries, teachers={"glue/rte": "teachers/ft-s0-1a2b"})
+    make_run(tmp_path / "teachers" / "ft-s0-1a2b", "ft", 0, 0.8)
+    for number, file in enumerate(sorted(tmp_path.glob("runs/*/*/recipe.yaml"))):
+        place = "before" if number % 2 else tmp_path
+        file.write_text(file.read_text().replace("runs/teacher", f"{place}/teachers/ft-s0-1a2b"))
+    result = compare_paths([study])
+    assert cells(result, "teacher")[-1] == "80.00" and not any("2 teachers" in note for note in result.table.notes)

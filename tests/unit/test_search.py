@@ -78,6 +78,11 @@ def test_a_trial_below_the_median_is_given_up(own, maximise, behind):
     assert falls_behind(earlier, own, maximise) is behind
 
 
+def test_earlier_trials_may_have_diverged_at_the_end_or_have_no_scores():
+    earlier = [[0.5, float("nan")], [0.6, 0.7], [0.7, 0.8], [0.8, 0.9], []]
+    assert falls_behind(earlier, [0.1]) and not falls_behind(earlier, [0.9])
+
+
 def test_the_first_trials_are_always_finished():
     assert not falls_behind([[0.9], [0.9], [0.9]], [0.1])
     assert not falls_behind([], [0.1])
@@ -152,3 +157,18 @@ def test_pruned_trials_are_not_chosen_and_not_results(tmp_path):
     for folder in (tmp_path / "out" / "runs").iterdir():
         assert (folder / PRUNED).is_file() != (folder / "metrics.json").is_file()
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
+
+
+def test_a_run_is_given_up_for_its_setting_and_not_for_its_seed(tmp_path):
+    seen = {}
+
+    def work(job):
+        fake_work.quick(job)
+        if not isinstance(job, CacheJob) and job.earlier is not None:
+            seed, number = job.values["seed"], len(job.earlier)
+            assert list(job.earlier) == seen.setdefault(seed, []) and number < 6
+            seen[seed].append((fake_work.score_of(job),))
+
+    search = {"sampler": "tpe", "trials": 6, "prune": True}
+    conduct(study(tmp_path, search=search, select_seeds=[8, 9]), tmp_path / "out", InProcess(work=work))
+    assert set(seen) == {8, 9} and all(len(scores) == 6 for scores in seen.values())

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from limbeck.errors import RecipeError, RunError
+from limbeck.study import estimate
 from limbeck.study.conduct import conduct
 from limbeck.study.description import load_study
 from limbeck.study.engines import InProcess, Workers
@@ -224,6 +225,7 @@ def test_failures_are_reported_and_the_rest_is_done(study_of, tmp_path):
     results = run(study_of(), folder, fake_work.breaks_on_kd)
     by_label = {entry["label"]: entry for entry in results["entries"]}
     assert by_label["kd"]["missing"] == 3 and by_label["kd"]["runs"] == []
+    assert by_label["kd"]["why"].endswith("tried to the end: kd cannot be done here.")
     assert by_label["ft"]["missing"] == 0
     failures = [file.read_text() for file in (folder / "failures").iterdir()]
     assert len(failures) == 2 * 2 * 3 and all("kd cannot be done here." in text for text in failures)
@@ -283,3 +285,170 @@ def test_the_studys_file_is_written_in_full(study_of, tmp_path):
     study = study_of()
     run(study, tmp_path / "out")
     assert load_study(tmp_path / "out" / "study.yaml") == study
+
+
+def test_a_nested_block_changes_only_what_it_names(study_of):
+    study = study_of(
+        "methods.kd.train.learning_rate=0.001",
+        "methods.kd.method.alpha=0.9",
+        tasks={"glue/rte": {"teacher": {"train": {"epochs": 9}}, "task": {"max_length": 16}}},
+        methods={"kd": {"method.alpha": 0.3}, "soft": {"method": {"name": "kd", "temperature": 3}}},
+    )
+    kd = study.values("glue/rte", "kd", {}, 1, "t", "off")
+    assert kd["train"] == {"epochs": 1, "learning_rate": 0.001} and kd["method"] == {"name": "kd", "alpha": 0.9}
+    assert kd["task"] == {"data_dir": "glue", "name": "glue/rte", "max_length": 16} and kd["teacher"]["model"] == "t"
+    assert study.teacher_values("glue/rte")["train"] == {"epochs": 9}
+    assert study.values("glue/rte", "soft", {}, 1, "t", "off")["method"] == {"name": "kd", "temperature": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"level": 0}, "level"),
+        ({"level": 1}, "level"),
+        ({"methods": {"kd": {"tasks": ["glue/rt"]}}}, r"methods.kd.tasks.*Did you mean 'glue/rte'"),
+        ({"methods": {"kd": {"tasks": [{"glue/rte": {}}]}}}, "methods.kd.tasks: Unknown task"),
+        ({"methods": {"kd": {"grid": {"seed": [1, 2]}}}}, r"kd.grid.seed: cannot be searched"),
+        ({"methods": {"kd": {"grid": {"teacher.model": ["a", "b"]}}}}, r"kd.grid.teacher.model: cannot be searched"),
+    ],
+)
+def test_mistakes_that_would_show_after_the_last_run(study_of, changes, message):
+    with pytest.raises(RecipeError, match=message):
+        study_of(**changes)
+
+
+def test_a_baseline_on_none_of_the_tasks_is_left_out(study_of):
+    methods = {"ft": {}, "kd": {"tasks": ["glue/mrpc"]}}
+    assert study_of(methods=methods).compared_with == ["ft"]
+    assert study_of(methods=methods, baselines=["kd"]).compared_with == []
+
+
+def test_a_setting_that_lost_stays_where_another_method_reports_it(study_of, tmp_path):
+    fixed = {str(t): {"method.name": "kd", "method.temperature": t} for t in (2, 5)}
+    searched = {"method.name": "kd", "grid": {"method.temperature": [2, 5, 9]}}
+    study, folder = study_of(tasks=["glue/rte"], methods={"searched": searched, **fixed}), tmp_path / "out"
+    first = run(study, folder)
+    before = (folder / "work.txt").read_text()
+    reported = {path for entry in first["entries"] for path in entry["runs"]}
+    assert {file.parent.relative_to(folder).as_posix() for file in folder.glob("runs/*/student")} == reported
+    # a reported run without its student would be done again
+    assert run(study, folder) == first and (folder / "work.txt").read_text() == before
+
+
+def test_a_setting_that_diverged_is_not_chosen(study_of, tmp_path):
+    def work(job):
+        fake_work.quick(job)
+        if isinstance(job, TrainJob) and job.values["method"].get("temperature") == 2:
+            file = Path(job.folder) / "metrics.json"
+            file.write_text(json.dumps(json.loads(file.read_text()) | {"score": float("nan")}))
+
+    for entry in run(study_of(methods={"kd": STUDY["methods"]["kd"]}), tmp_path / "out", work)["entries"]:
+        assert entry["chosen"] == {"method.temperature": 5} and entry["searched"][0]["score"] is None
+
+
+def test_a_cache_serves_only_runs_that_ask_for_what_it_holds(study_of, tmp_path, monkeypatch):
+    monkeypatch.setattr("limbeck.study.jobs.cache_for_runs", lambda recipes, folder: list(recipes))
+
+    def used(study, label="kd", **point):
+        return Plan(study, tmp_path).run("glue/rte", label, point, 1, "kept").values["teacher"]["cache"]
+
+    teacher = {"fine_tuned": "models/bert-{task}"}
+    grid = {"method.temperature": [2, 5], "task.max_length": [16, 32]}
+    study = study_of(teacher=teacher, methods={"kd": {"grid": grid}})
+    cache = Plan(study, tmp_path).cache("glue/rte")
+    assert used(study, **{"task.max_length": 16}) == "auto"
+    cache.run()
+    for temperature in (2, 5):
+        assert used(study, **{"method.temperature": temperature, "task.max_length": 16}) == cache.folder
+    assert used(study, **{"method.temperature": 2, "task.max_length": 32}) == "auto"
+    # the study's file may be changed between two starts
+    assert used(study_of(teacher=teacher, methods={"kd": {"task.max_length": 16}})) == cache.folder
+    assert used(study_of(teacher=teacher, methods={"kd": {"task.max_length": 64}})) == "auto"
+    other = {"kd": {"method.name": "metadistil", "task.max_length": 16}}
+    assert used(study_of(teacher=teacher, methods=other)) == "auto"
+    assert (
+        used(study_of(teacher=teacher | {"cache_dtype": "float16"}, methods={"kd": {"task.max_length": 16}})) == "auto"
+    )
+
+
+def test_weights_of_earlier_stages_go_with_the_student(tmp_path, monkeypatch):
+    def execute(recipe, folder, **more):
+        for place in ("student", "stage-1/student"):
+            (folder / place).mkdir(parents=True)
+        (folder / "stage-1" / "metrics.json").touch()
+        if folder.name != "unfinished":
+            (folder / "metrics.json").touch()
+
+    monkeypatch.setattr("limbeck.study.jobs.execute", execute)
+    monkeypatch.setattr("limbeck.study.jobs.load_recipe", lambda values: None)
+    # an unfinished run goes on with the student of its first stage
+    for name, fate, left in (("done", "removed", 0), ("reported", "kept", 2), ("unfinished", "removed", 2)):
+        TrainJob(name, name, str(tmp_path), {}, str(tmp_path / name), fate).run()
+        assert len(list((tmp_path / name).rglob("student"))) == left
+        assert (tmp_path / name / "stage-1" / "metrics.json").is_file()
+
+
+def test_a_failure_that_cannot_be_written_down_is_still_one(study_of, tmp_path):
+    def work(job):
+        if isinstance(job, TrainJob) and job.values["method"]["name"] == "kd":
+            (Path(job.study) / "failures").touch()  # a file: as on a full disk, nothing can be written there
+            raise OSError(28, "No space left on device")
+        fake_work.quick(job)
+
+    entries = run(study_of(methods=["ft", "kd"], tasks=["glue/rte"]), tmp_path / "out", work)["entries"]
+    assert [entry["missing"] for entry in entries] == [0, 3] and "No space left" in entries[1]["why"]
+
+
+def test_a_study_killed_before_its_file_was_written_goes_on(study_of, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".lock").touch()
+    assert run(study_of(), tmp_path / "out")["entries"]
+
+
+@pytest.mark.chaos
+def test_a_worker_that_died_while_it_waited_is_replaced(tmp_path):
+    engine = Workers(1, 1, fake_work.quick)
+    jobs = [TrainJob(key, key, str(tmp_path), {"seed": 1}, str(tmp_path / "runs" / key)) for key in "ab"]
+    try:
+        engine.submit(jobs[0])
+        assert engine.next().error == ""
+        process = engine._workers[0]._process
+        process.kill()
+        process.join()
+        engine.submit(jobs[1])
+        assert "SIGKILL" in engine.next().error
+        engine.submit(jobs[1])
+        assert engine.next().error == ""
+    finally:
+        engine.close()
+
+
+@pytest.mark.distributed
+def test_a_workers_job_may_have_processes_of_its_own(tmp_path):
+    engine = Workers(1, 1, fake_work.has_a_child)
+    try:
+        engine.submit(TrainJob("a", "a", str(tmp_path), {"seed": 1}, str(tmp_path / "runs" / "a")))
+        assert engine.next().error == ""
+    finally:
+        engine.close()
+
+
+def test_seeds_that_choose_and_are_partly_reported_are_told(study_of):
+    assert "on seeds 1, 7, some of which are reported too (1, 2, 3)" in study_of(select_seeds=[1, 7]).selection()
+    assert "on seeds 1, which are reported too (1, 2, 3)" in study_of(select_seeds=[1]).selection()
+
+
+def test_blocks_that_yaml_repeats_are_changed_apart(study_of):
+    train = {"epochs": 2}  # written once, with an anchor
+    study = study_of("train.epochs=7", train=train, teacher={"model": "big", "train": train})
+    assert study.train == {"epochs": 7} and study.teacher.train == {"epochs": 2}
+
+
+def test_numbers_that_yaml_reads_as_text_are_estimated(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "_student", lambda block, source: estimate._Size(10, 10))
+    monkeypatch.setattr(estimate, "_tokens", lambda task, source, max_length: (1000.0, 100))
+    found = [
+        estimate._cost({"student": {}, "task": {}, "train": train}, "big")
+        for train in ({"epochs": 10.0}, {"epochs": "1e1"}, {"max_steps": "100", "batch_size": "10"})
+    ]
+    assert found[0] == found[1] == found[2] and found[0][0] > 0

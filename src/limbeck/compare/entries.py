@@ -67,6 +67,8 @@ def read_entries(paths: Sequence[str | Path]) -> Found:
             runs.setdefault(path.resolve(), read_run(path))
         else:
             children = [child for child in sorted(path.iterdir()) if is_run(child)]
+            if not children and (path / "study.yaml").is_file():
+                raise RunError(f"The study {path} has no results yet. Compare what is finished: {path / 'runs'}.")
             if not children:
                 raise RunError(f"{path} holds neither a run, nor runs, nor the results of a study. {_NAME_RUNS}")
             finished = {child.resolve(): read_run(child) for child in children if is_finished(child)}
@@ -130,8 +132,11 @@ def _chosen(entries: Sequence[Mapping[str, Any]]) -> str:
     found = []
     for entry in entries:
         settings = [f"{name.rpartition('.')[2]} {value}" for name, value in (entry.get("chosen") or {}).items()]
+        searched = entry.get("searched") or []
+        lost = sum(trial["score"] is None for trial in searched)
         if settings:
-            found.append(f"{entry['label']}{' on ' + entry['task'] if several else ''}: {', '.join(settings)}")
+            without = f" ({lost} of {len(searched)} settings have no score)" if lost else ""
+            found.append(f"{entry['label']}{' on ' + entry['task'] if several else ''}: {', '.join(settings)}{without}")
     return f"Chosen: {'; '.join(found)}." if found else ""
 
 

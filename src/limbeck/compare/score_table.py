@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -151,9 +152,12 @@ def _teachers(found: Found, task: str) -> dict[str, dict[str, float]]:
     """The scores of each teacher that runs on a task had; one that a study fine-tuned is scored on more data."""
     runs = [run for entry in found.entries if entry.task == task for run in entry.runs if run.teacher_scores]
     teachers = {run.teacher: run.teacher_scores for run in runs}
-    if task in found.teachers and len(teachers) < 2:
-        return {"": found.teachers[task].scores}
-    return teachers
+    if task not in found.teachers:
+        return teachers
+    # a study names its teacher by its content: where it lay before the study was moved, it was the same
+    place = found.teachers[task].path.parts[-2:]
+    same = bool(found.title) and all(Path(name).parts[-2:] == place for name in teachers)
+    return {"": found.teachers[task].scores} if same or len(teachers) < 2 else teachers
 
 
 def _about_seeds(entries: Sequence[Entry]) -> list[str]:

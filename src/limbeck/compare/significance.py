@@ -13,7 +13,7 @@ import numpy as np
 from limbeck.compare.answers import Sample, answers_of
 from limbeck.compare.entries import Entry
 from limbeck.compare.finished import Run
-from limbeck.errors import RecipeError, unknown
+from limbeck.errors import DataError, RecipeError, unknown
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.stats import Comparison, Sided, holm, mcnemar_over_seeds, paired_bootstrap, t_test, warning_about
 
@@ -102,12 +102,18 @@ def make_tests(entries: Sequence[Entry], columns: Sequence[Column], plan: Plan) 
     made: list[tuple[Column, Entry, Entry, Comparison]] = []
     refused: dict[str, dict[str, None]] = {}
     predictions = _Predictions()
+    wrong: DataError | None = None
     for column, ours, theirs in pairs:
-        found = _compare(column, ours, theirs, plan, predictions)
+        try:
+            found = _compare(column, ours, theirs, plan, predictions)
+        except DataError as error:  # one task of several may not be for this test
+            found, wrong = str(error).rstrip("."), error
         if isinstance(found, Comparison):
             made.append((column, ours, theirs, found))
         else:
             refused.setdefault(found, {})[f"{ours.label} and {theirs.label} on {column.task}"] = None
+    if wrong is not None and not made:
+        raise wrong
     corrected = holm([found.p for *_, found in made])
     tested = []
     for (column, ours, theirs, found), p_holm in zip(made, corrected, strict=True):

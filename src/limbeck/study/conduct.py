@@ -8,8 +8,9 @@ themselves: started again, a study passes over what is done and comes to the sam
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import math
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,11 +24,12 @@ from limbeck.files import write_text
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.study.description import Point, Study
 from limbeck.study.engines import Engine
-from limbeck.study.jobs import Fate, Job, TrainJob
+from limbeck.study.jobs import Fate, Job, TrainJob, forget_students
 from limbeck.study.plan import Plan
 from limbeck.study.search import Trial, check_installed, propose
 
 RESULTS = "results.json"
+_LOCK = ".lock"  # all that is left of a study killed at once
 _ATTEMPTS = 2  # of a job that crashes; one that is wrong in itself is not tried again
 Failures = dict[str, str]  # why a job failed, by its key
 Strand = Generator[Sequence[Job], Failures, dict[str, Any]]
@@ -58,6 +60,10 @@ def conduct(study: Study, folder: Path, engine: Engine, watcher: Watcher | None 
             entries = _drive(strands, engine, watcher)
         finally:
             engine.close()
+        if study.keep == "reported":
+            for task, label in names:
+                if _has_twin(plan, task, label):
+                    _forget_losers(plan, entries[task, label], entries.values())
         results = _results(plan, [entries[name] for name in strands])
         write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")
     return results
@@ -77,20 +83,22 @@ def _strand(plan: Plan, task: str, label: str) -> Strand:
     trials = yield from _search(plan, task, label)
     chosen = _best(trials, _maximise(plan, task, label, trials)) if trials else plan.first_point(task, label)
     if chosen is None:
-        return entry | {"why": "no setting of the search was tried to the end"}
+        first = next((trial.why for trial in trials if trial.why), "")
+        return entry | {"why": f"no setting of the search was tried to the end{first and ': '}{first}"}
     fate: Fate = "removed" if study.keep == "none" else "needed"
     jobs = [plan.run(task, label, chosen, seed, fate) for seed in study.seeds]
     failed = yield jobs
     done = [job for job in jobs if job.key not in failed]
-    if study.keep != "all":
-        _forget_students(plan, task, label, trials, {job.key for job in done})
-    return entry | {
+    entry |= {
         "chosen": chosen,
         "searched": [{"point": trial.point, "score": trial.score} for trial in trials],
         "runs": [Path(job.folder).relative_to(plan.folder).as_posix() for job in done],
         "missing": len(jobs) - len(done),
         "why": next(iter(failed.values()), ""),
     }
+    if study.keep != "all" and not _has_twin(plan, task, label):
+        _forget_losers(plan, entry, [entry])
+    return entry
 
 
 def _search(plan: Plan, task: str, label: str) -> Search:
@@ -102,23 +110,25 @@ def _search(plan: Plan, task: str, label: str) -> Search:
     points = study.points(task, label)
     jobs = [_jobs_of(plan, task, label, point) for point in points]
     failed = yield [job for of_point in jobs for job in of_point]
-    return [Trial(point, _score(of_point, failed)) for point, of_point in zip(points, jobs, strict=True)]
+    return [_trial(point, of_point, failed) for point, of_point in zip(points, jobs, strict=True)]
 
 
 def _proposals(plan: Plan, task: str, label: str) -> Search:
     """One trial after the other, because each proposal rests on all before it."""
     search, space = plan.study.search, plan.study.space(task, label)
     trials: list[Trial] = []
-    histories: list[tuple[float, ...]] = []
+    # by seed: one that does badly with every setting says nothing about this one
+    histories: list[list[tuple[float, ...]]] = [[] for _ in plan.study.chosen_on]
     for _ in range(search.trials):
         point = propose(space, trials, search.seed, _maximise(plan, task, label, trials))
         jobs = _jobs_of(plan, task, label, point)
         if search.prune:
-            jobs = [replace(job, earlier=tuple(histories)) for job in jobs]
+            jobs = [replace(job, earlier=tuple(earlier)) for job, earlier in zip(jobs, histories, strict=True)]
         failed = yield jobs
-        trials.append(Trial(point, _score(jobs, failed)))
+        trials.append(_trial(point, jobs, failed))
         if trials[-1].score is not None:
-            histories += [_history(Path(job.folder)) for job in jobs]
+            for job, earlier in zip(jobs, histories, strict=True):
+                earlier.append(_history(Path(job.folder)))
     return trials
 
 
@@ -129,12 +139,17 @@ def _jobs_of(plan: Plan, task: str, label: str, point: Point) -> list[TrainJob]:
     return [plan.run(task, label, point, seed, "kept" if seed in kept else "removed") for seed in study.chosen_on]
 
 
+def _trial(point: Point, jobs: Sequence[TrainJob], failed: Failures) -> Trial:
+    return Trial(point, _score(jobs, failed), next((failed[job.key] for job in jobs if job.key in failed), ""))
+
+
 def _score(jobs: Sequence[TrainJob], failed: Failures) -> float | None:
-    """The mean over the seeds that choose; None where one failed or was not worth finishing."""
+    """The mean over the seeds that choose; None where one failed, diverged or was not worth finishing."""
     files = [Path(job.folder) / "metrics.json" for job in jobs]
     if any(job.key in failed for job in jobs) or not all(file.is_file() for file in files):
         return None
-    return fmean(json.loads(file.read_text())["score"] for file in files)
+    score = fmean(json.loads(file.read_text())["score"] for file in files)
+    return score if math.isfinite(score) else None  # NaN is neither more nor less than any other
 
 
 def _history(folder: Path) -> tuple[float, ...]:
@@ -161,12 +176,19 @@ def _best(trials: Sequence[Trial], maximise: bool) -> Point | None:
     return max(scored, key=lambda trial: (1 if maximise else -1) * trial.score).point  # type: ignore[operator]
 
 
-def _forget_students(plan: Plan, task: str, label: str, trials: Sequence[Trial], reported: set[str]) -> None:
-    """The weights of runs that only served to choose."""
-    for trial in trials:
-        for job in _jobs_of(plan, task, label, trial.point):
-            if job.key not in reported:
-                shutil.rmtree(Path(job.folder) / "student", ignore_errors=True)
+def _has_twin(plan: Plan, task: str, label: str) -> bool:
+    """Whether another entry is the same method, so that it may report a run with which this one only chose."""
+    methods = Counter(plan.study.method(task, other) for other in plan.study.labels(task))
+    return methods[plan.study.method(task, label)] > 1
+
+
+def _forget_losers(plan: Plan, entry: dict[str, Any], reporting: Iterable[dict[str, Any]]) -> None:
+    """The weights of an entry's runs that only served to choose."""
+    reported = {plan.folder / run for other in reporting for run in other["runs"]}
+    for trial in entry["searched"]:
+        for job in _jobs_of(plan, entry["task"], entry["label"], trial["point"]):
+            if Path(job.folder) not in reported:
+                forget_students(Path(job.folder))
 
 
 def _drive(strands: Mapping[Any, Strand], engine: Engine, watcher: Watcher) -> dict[Any, dict[str, Any]]:
@@ -232,13 +254,14 @@ def _results(plan: Plan, entries: list[dict[str, Any]]) -> dict[str, Any]:
 @contextmanager
 def _own(folder: Path, study: Study) -> Iterator[None]:
     """One process at a time works on a study; its settings are written there before anything runs."""
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / "study.yaml").is_file()):
+    others = [file for file in folder.iterdir() if file.name != _LOCK] if folder.is_dir() else []
+    if folder.is_file() or (others and not (folder / "study.yaml").is_file()):
         raise RunError(f"{folder} holds other files and is no study. Choose another --output.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{folder} cannot be made: {error.strerror}. Choose another --output.") from error
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(folder / _LOCK)
     try:
         with lock.acquire(timeout=0):
             write_text(folder / "study.yaml", study.to_yaml())

@@ -24,12 +24,13 @@ import yaml
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from limbeck.compare.significance import MARKS
-from limbeck.errors import RecipeError, unknown
+from limbeck.errors import LimbeckError, RecipeError, unknown
 from limbeck.recipe import Recipe, apply_override, check_recipe, report_mistakes
 from limbeck.recipe_files import RecipeText, put, read_recipe, read_yaml
-from limbeck.schema import Mistake, Share, check
+from limbeck.schema import Mistake, check
 
 Point = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
+_PLACES = {"task", "student", "method", "train", "stages"}  # of a recipe, where methods and settings may differ
 _OF_THE_STUDY = ("recipe", "grid", "tasks")  # keys of a method that are no settings of its recipe
 TASK = "{task}"  # stands for the task's short name in the names of recipes and teachers
 
@@ -83,7 +84,7 @@ class Study(_Block):
     baselines: list[str] | None = None
     test: Literal["welch", "paired", "mcnemar", "bootstrap"] = "welch"
     sided: Literal["two", "greater", "observed"] = "two"
-    level: Share = 0.05
+    level: float = Field(default=0.05, gt=0, lt=1)
     keep: Literal["reported", "all", "none"] = "reported"  # whose weights stay; scores and predictions always do
 
     @pydantic.field_validator("tasks", "methods", mode="before")
@@ -91,7 +92,7 @@ class Study(_Block):
     def _names_alone(cls, value: Any) -> Any:
         if isinstance(value, list) and all(isinstance(name, str) for name in value):
             return {name: {} for name in value}
-        return {name: changes or {} for name, changes in value.items()} if isinstance(value, dict) else value
+        return {name: _flat(changes or {}) for name, changes in value.items()} if isinstance(value, dict) else value
 
     @pydantic.field_validator("seeds", "select_seeds")
     @classmethod
@@ -107,9 +108,9 @@ class Study(_Block):
 
     @property
     def compared_with(self) -> list[str]:
-        """The baselines: those named, or ``ft`` and ``kd`` where the study has them."""
-        named = self.baselines
-        return [name for name in ("ft", "kd") if name in self.methods] if named is None else named
+        """The baselines: those named, or ``ft`` and ``kd``, where the study has them on any task."""
+        there = {label for task in self.tasks for label in self.labels(task)}
+        return [name for name in (("ft", "kd") if self.baselines is None else self.baselines) if name in there]
 
     def selection(self) -> str:
         """How settings were chosen, for readers of the table."""
@@ -120,8 +121,9 @@ class Study(_Block):
             theirs = "all of them"
         if set(self.chosen_on).isdisjoint(self.seeds):
             return f"Settings were chosen by dev scores on seeds {ours}, and are reported on others: {theirs}."
+        which = "which" if set(self.chosen_on) <= set(self.seeds) else "some of which"
         return (
-            f"Settings were chosen by dev scores on seeds {ours}, which are reported too ({theirs}), as papers often "
+            f"Settings were chosen by dev scores on seeds {ours}, {which} are reported too ({theirs}), as papers often "
             "do: the scores of searched methods are optimistic."
         )
 
@@ -172,6 +174,10 @@ class Study(_Block):
             put(values, key, copy.deepcopy(value))
         return values | {"seed": seed}
 
+    def method(self, task: str, label: str) -> str:
+        """The name of the method that a label stands for."""
+        return str(self.values(task, label, {}, self.seeds[0], "", "off")["method"].get("name"))
+
     def reported(self, task: str, label: str) -> list[dict[str, Any]]:
         """What the recipe behind a method says that its paper reports."""
         reported = self._written(task, label).get("reported") or []
@@ -201,6 +207,23 @@ class Study(_Block):
             if key.startswith("teacher."):
                 put(block, key, value)
         return StudyTeacher.model_validate(block["teacher"])
+
+
+def _flat(changes: Any) -> Any:
+    """``train: {epochs: 5}``, or the override ``methods.kd.train.epochs=5``, changes that and not the whole block.
+
+    A student or a method with its name is a block of its own.
+    """
+    if not isinstance(changes, dict):
+        return changes
+    flat: dict[Any, Any] = {}
+    for key, value in changes.items():
+        whole = key not in ("task", "teacher", "method", "train") or not isinstance(value, dict)
+        if whole or (key == "method" and "name" in value):
+            flat[key] = value
+        else:
+            flat |= {f"{key}.{name}": item for name, item in value.items()}
+    return flat
 
 
 def short(task: str) -> str:
@@ -253,8 +276,9 @@ def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
 
     ``fsd/small`` is the variant ``small`` of the study ``fsd``: with the changes that it names under ``variants``.
     """
-    file, variant = _find(str(source))
+    file, variant = find_study(str(source))
     values, lines, title = read_yaml(file, "a study is a mapping with tasks, teacher, methods and seeds")
+    values = _unshared(values)
     text = RecipeText(str(source), values, title, lines)
     variants = values.pop("variants", {})
     if not isinstance(variants, dict) or (variant and not isinstance(variants.get(variant), dict)):
@@ -271,7 +295,14 @@ def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
     return study
 
 
-def _find(source: str) -> tuple[Path, str]:
+def _unshared(values: Any) -> Any:
+    """A copy in which every block is its own: to change one must not change another that YAML's ``*name`` repeats."""
+    if isinstance(values, dict):
+        return {key: _unshared(value) for key, value in values.items()}
+    return [_unshared(value) for value in values] if isinstance(values, list) else values
+
+
+def find_study(source: str) -> tuple[Path, str]:
     """A study's file, and the variant that is meant (empty: the study as it is)."""
     known = shipped_studies()
     for name, variant in ((source, ""), source.rpartition("/")[::2]):
@@ -293,8 +324,13 @@ def _check_names(study: Study) -> list[Mistake]:
         if not isinstance(entry.get("tasks", []), list):
             message = f"is a list of tasks; seen: {entry['tasks']!r}."
             mistakes.append(Mistake(("methods", label, "tasks"), message))
+            continue
+        # one that an override left out of the study is no mistake
+        for name in entry.get("tasks", []):
+            if str(name) not in study.tasks and (wrong := _unknown_task(str(name))):
+                mistakes.append(Mistake(("methods", label, "tasks"), wrong))
     for where, named in (("tasks", study.tasks), ("methods", study.methods)):
-        places = {"task", "student", "method", "train", "stages"} | ({"teacher"} if where == "tasks" else set())
+        places = _PLACES | ({"teacher"} if where == "tasks" else set())
         for name, changes in named.items():
             for key in changes:
                 if key.partition(".")[0] not in places and not (where == "methods" and key in _OF_THE_STUDY):
@@ -304,6 +340,16 @@ def _check_names(study: Study) -> list[Mistake]:
                     ]
                     mistakes.append(Mistake((where, name, key), f"is no setting; there are {', '.join(known)}."))
     return mistakes
+
+
+def _unknown_task(name: str) -> str:
+    from limbeck.tasks import find_task
+
+    try:
+        find_task(name)
+    except LimbeckError as error:
+        return str(error)
+    return ""
 
 
 def _check_recipes(study: Study) -> list[Mistake]:
@@ -355,6 +401,9 @@ def _check_space(study: Study, space: Any) -> dict[str, str]:
         return {"": f"is a mapping from settings to lists of choices; seen: {space!r}."}
     wrong = {}
     for key, choices in space.items():
+        if str(key).partition(".")[0] not in _PLACES:
+            wrong[key] = f"cannot be searched; there are {', '.join(f'{place}.…' for place in sorted(_PLACES))}."
+            continue
         if isinstance(choices, list) and choices:
             continue
         if not isinstance(choices, dict) or not {"low", "high"} <= choices.keys() <= {"low", "high", "log"}:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
@@ -107,13 +107,15 @@ class _Worker:
     def begin(self, job: Job) -> None:
         if self._process is None:
             context = multiprocessing.get_context("spawn")
+            # no daemon, because those may not have the processes that load data
             self.ears, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, self._work, os.getpid()), daemon=True)
+            self._process = context.Process(target=_serve, args=(theirs, self._work, os.getpid()))
             with _environment(_limits(self._number, self._threads)):
                 self._process.start()
             theirs.close()  # so that its death is heard here
         self.job = job
-        self.ears.send(job)
+        with suppress(OSError):  # it died while it waited: its outcome will say so
+            self.ears.send(job)
 
     def outcome(self) -> Outcome:
         assert self.job is not None
@@ -138,19 +140,24 @@ class _Worker:
 class Ray:
     """Tasks on a Ray cluster, or on a Ray started here. All nodes must see the study's folder under the same path."""
 
-    def __init__(self, address: str | None = None, threads: int = 1, work: Work = do) -> None:
+    def __init__(self, address: str = "local", threads: int = 1, work: Work = do) -> None:
         try:
             import ray
         except ImportError as error:
             raise LimbeckError("This engine needs Ray: pip install 'limbeck[ray]'.") from error
         self._ray = ray
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        options |= {"address": address} if address else {"include_dashboard": False}
+        options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
+        if address == "local":
+            options["include_dashboard"] = False
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise LimbeckError(f"Ray cannot be reached at {address}: {error}") from error
-        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        there = ray.cluster_resources()
+        if threads > there.get("CPU", 0):
+            ray.shutdown()
+            raise LimbeckError(f"--threads is {threads}, but Ray at {address} has {there.get('CPU', 0):g} CPUs in all.")
+        gpus = 1 if there.get("GPU") else 0
         # limbeck itself decides what is tried again
         self._remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_attempt_there)
         self._threads, self._work = threads, work

@@ -88,9 +88,10 @@ def _cost(values: dict[str, Any], source: str) -> tuple[float | None, int | None
     seconds = 0.0
     for stage in stages:
         train = values.get("train", {}) | stage.get("train", {})
-        passes = train.get("epochs", 3.0)
-        if train.get("max_steps", -1) > 0:
-            passes = train["max_steps"] * train.get("batch_size", 32) / rows
+        # YAML reads 1e1 as text, which a recipe takes for a number
+        passes, steps = float(train.get("epochs", 3.0)), float(train.get("max_steps", -1))
+        if steps > 0:
+            passes = steps * float(train.get("batch_size", 32)) / rows
         seconds += passes * tokens * 2 * _PASSES * size.blocks / flops()
     return seconds, size.all * _BYTES_OF_A_WEIGHT
 

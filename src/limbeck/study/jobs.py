@@ -8,7 +8,7 @@ import os
 import shutil
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,11 +74,19 @@ class TrainJob(Job):
         stop = partial(falls_behind, earlier) if earlier is not None else None
         execute(load_recipe(values=self.values), folder, resume=True, stop=stop)
         if self.student == "removed":
-            shutil.rmtree(folder / "student", ignore_errors=True)
+            forget_students(folder)
 
     def _lost_its_student(self) -> bool:
         folder = Path(self.folder)
         return self.student == "needed" and (folder / "metrics.json").is_file() and not (folder / "student").is_dir()
+
+
+def forget_students(folder: Path) -> None:
+    """The weights of a finished run, also those of its earlier stages, with which an unfinished one goes on."""
+    if not (folder / "metrics.json").is_file():
+        return
+    for student in (folder / "student", *folder.glob("stage-*/student")):
+        shutil.rmtree(student, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -98,11 +106,15 @@ class CacheJob(Job):
     def run(self) -> None:
         recipes = {label: (load_recipe(values=values), runs) for label, (values, runs) in self.recipes.items()}
         served = cache_for_runs(recipes, Path(self.folder))
-        write_text(self.marker, json.dumps({"serves": served}) + "\n")
+        asked = {label: _asked(self.recipes[label][0]) for label in served}
+        write_text(self.marker, json.dumps({"serves": served, "asked": asked}) + "\n")
 
-    def serves(self, label: str) -> bool:
-        """Whether the cache was made, and for this method too."""
-        return self.finished() and label in json.loads(self.marker.read_text())["serves"]
+    def serves(self, label: str, values: dict[str, Any]) -> bool:
+        """Whether the cache was made, and for what this run asks: a grid or a changed study may ask for other texts."""
+        if not self.finished():
+            return False
+        made, now = json.loads(self.marker.read_text()), _asked(values)
+        return label in made["serves"] and made.get("asked", {}).get(label, now) == now
 
 
 @dataclass(frozen=True)
@@ -128,12 +140,21 @@ def attempt(work: Callable[[Job], None], job: Job) -> Outcome:
     try:
         work(job)
     except Exception as error:
-        job.failure.parent.mkdir(parents=True, exist_ok=True)
-        write_text(job.failure, f"{job.title}\n\n{''.join(traceback.format_exception(error))}")
+        with suppress(OSError):  # the disk may be full, which is then the error
+            job.failure.parent.mkdir(parents=True, exist_ok=True)
+            write_text(job.failure, f"{job.title}\n\n{''.join(traceback.format_exception(error))}")
         final = isinstance(error, LimbeckError)
         return Outcome(job.key, str(error) if final else f"{type(error).__name__}: {error}", final)
     job.failure.unlink(missing_ok=True)
     return Outcome(job.key)
+
+
+def _asked(values: dict[str, Any]) -> list[Any]:
+    """What decides whether a cache fits: the texts, the method (some cannot use one), how numbers are kept."""
+    blocks = [values, *(values.get("stages") or [])]
+    methods = [block.get("method") or {} for block in blocks]
+    names = [[method.get(key) for key in ("name", "mask_padding")] for method in methods]
+    return [[block.get("task") for block in blocks], names, values["teacher"]["cache_dtype"]]
 
 
 def _began_elsewhere(folder: Path, values: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limbeck.recipe import load_recipe
+from limbeck.recipe_files import put
 from limbeck.study.description import Point, Study, key_of
 from limbeck.study.jobs import CacheJob, Fate, TrainJob
 
@@ -40,8 +41,9 @@ class Plan:
         """One run of a method. Its key has the teacher's name for the path, so that moving a study changes nothing."""
         study, teacher, cache = self.study, self._teachers[task], self.cache(task)
         identity = load_recipe(values=study.values(task, label, point, seed, teacher.name, "off"))
-        use = "off" if cache is None else cache.folder if cache.serves(label) else "auto"
-        values = study.values(task, label, point, seed, teacher.path, use)
+        values = study.values(task, label, point, seed, teacher.path, "off" if cache is None else "auto")
+        if cache is not None and cache.serves(label, values):
+            put(values, "teacher.cache", cache.folder)
         settings = [f"{name.rpartition('.')[2]}={value}" for name, value in point.items()]
         title = " ".join([task, label, *settings, f"seed {seed}"])
         key = key_of(identity)

@@ -21,6 +21,7 @@ class Trial:
 
     point: dict[str, Any]
     score: float | None
+    why: str = ""  # what went wrong, where something did
 
 
 def _optuna() -> Any:
@@ -63,7 +64,8 @@ def falls_behind(earlier: Sequence[Sequence[float]], own: Sequence[float], maxim
     study = optuna.create_study(pruner=pruner, direction="maximize" if maximise else "minimize")
     for scores in earlier:
         steps = dict(enumerate(scores, start=1))
-        study.add_trial(optuna.trial.create_trial(value=scores[-1], intermediate_values=steps))
+        # the median is of the steps; the value only marks the trial as finished, and Optuna takes no NaN for it
+        study.add_trial(optuna.trial.create_trial(value=0.0, intermediate_values=steps))
     trial = study.ask()
     for step, score in enumerate(own, start=1):
         trial.report(score, step)
