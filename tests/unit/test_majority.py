@@ -40,7 +40,7 @@ def test_label_sets():
 
 def test_tags():
     tags = TokenTask("mine", "tokens", ("words",), ("O", "B-X"), ("token_accuracy", "entity_f1"), {})
-    train = encoded(tags=[[0, 0, 1], [0]])
+    train = encoded(labels=[[-100, 0, 0, 1, -100], [-100, 0, -100]])
     dev = encoded(tags=[[1, 0], [0, 0]], word=[[-1, 0, 1, -1], [-1, 0, 1, -1]], size=[2, 2])
     assert tags.majority(train, dev) == {"token_accuracy": pytest.approx(0.75), "entity_f1": 0.0}
 

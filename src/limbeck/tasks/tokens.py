@@ -133,7 +133,8 @@ class TokenTask(Task):
         return {name: scores[name] for name in self.metrics}
 
     def majority(self, train: Any, encoded: Any) -> dict[str, float]:
-        counts = np.bincount(np.concatenate(train["tags"][:]), minlength=self.num_labels)
+        decided = np.concatenate([np.asarray(row, dtype=np.int64) for row in train["labels"][:]])
+        counts = np.bincount(decided[decided != IGNORED], minlength=self.num_labels)
         return self.score([np.tile(counts, (len(word), 1)) for word in encoded["word"]], encoded)
 
     def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
