@@ -119,12 +119,13 @@ class Study(_Block):
         ours, theirs = (", ".join(map(str, seeds)) for seeds in (self.chosen_on, self.seeds))
         if set(self.chosen_on) == set(self.seeds):
             theirs = "all of them"
+        seeds = "seed" if len(self.chosen_on) == 1 else "seeds"
         if set(self.chosen_on).isdisjoint(self.seeds):
-            return f"Settings were chosen by dev scores on seeds {ours}, and are reported on others: {theirs}."
+            return f"Settings were chosen by dev scores on {seeds} {ours}, and are reported on others: {theirs}."
         which = "which" if set(self.chosen_on) <= set(self.seeds) else "some of which"
         return (
-            f"Settings were chosen by dev scores on seeds {ours}, {which} are reported too ({theirs}), as papers often "
-            "do: the scores of searched methods are optimistic."
+            f"Settings were chosen by dev scores on {seeds} {ours}, {which} are reported too ({theirs}), as papers "
+            "often do: the scores of searched methods are optimistic."
         )
 
     def to_yaml(self) -> str:
