@@ -435,7 +435,7 @@ def test_a_workers_job_may_have_processes_of_its_own(tmp_path):
 
 def test_seeds_that_choose_and_are_partly_reported_are_told(study_of):
     assert "on seeds 1, 7, some of which are reported too (1, 2, 3)" in study_of(select_seeds=[1, 7]).selection()
-    assert "on seeds 1, which are reported too (1, 2, 3)" in study_of(select_seeds=[1]).selection()
+    assert "on seed 1, which is reported too (1, 2, 3)" in study_of(select_seeds=[1]).selection()
 
 
 def test_blocks_that_yaml_repeats_are_changed_apart(study_of):

@@ -122,9 +122,10 @@ class Study(_Block):
         seeds = "seed" if len(self.chosen_on) == 1 else "seeds"
         if set(self.chosen_on).isdisjoint(self.seeds):
             return f"Settings were chosen by dev scores on {seeds} {ours}, and are reported on others: {theirs}."
+        verb = "is" if len(self.chosen_on) == 1 else "are"
         which = "which" if set(self.chosen_on) <= set(self.seeds) else "some of which"
         return (
-            f"Settings were chosen by dev scores on {seeds} {ours}, {which} are reported too ({theirs}), as papers "
+            f"Settings were chosen by dev scores on {seeds} {ours}, {which} {verb} reported too ({theirs}), as papers "
             "often do: the scores of searched methods are optimistic."
         )
 
