@@ -76,8 +76,8 @@ def main() -> None:
     import sys
 
     from limbeck.study.conduct import conduct
-    from limbeck.study.description import load_study
     from limbeck.study.engines import InProcess, Workers
+    from limbeck.study.loading import load_study
 
     source, folder, workers = sys.argv[1:]
     engine = Workers(int(workers), 1, quick) if int(workers) > 1 else InProcess(work=quick)

@@ -13,6 +13,26 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
+from limbeck.cli_options import (
+    BatchSize,
+    DataDir,
+    Epochs,
+    Keep,
+    LearningRate,
+    MaxLength,
+    Output,
+    Overrides,
+    Resume,
+    Seed,
+    Student,
+    TaskName,
+    Teacher,
+    engine_of,
+    flags_of,
+    pair_flags,
+    recipe_of_a_pair,
+    recipes_and_overrides,
+)
 from limbeck.errors import Interrupted, LimbeckError, RecipeError, RunError
 from limbeck.progress import QUIET
 from limbeck.show import (
@@ -38,29 +58,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Override any setting, e.g. train.epochs=1."),
-]
-Output = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Run directory to write. Default: runs/<task>-<method>-s<seed>."),
-]
-Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output directory.")]
-DataDir = Annotated[Path | None, typer.Option(help="The GLUE folder, or the task's own folder in it.")]
-TaskName = Annotated[str | None, typer.Option(help="See 'limbeck tasks'.")]
-Teacher = Annotated[str | None, typer.Option(help="A fine-tuned model: run directory, folder or hub name.")]
-Student = Annotated[str | None, typer.Option(help="A student checkpoint: folder or hub name.")]
-Keep = Annotated[str | None, typer.Option(help="Build the student from the teacher's layers: first:6.")]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(help="Longest text in tokens; longer ones are cut. Default: what holds 99% of the training texts."),
-]
-Epochs = Annotated[float | None, typer.Option(help="Passes over the training data. Default: 3.")]
-BatchSize = Annotated[int | None, typer.Option(help="Examples per step. Default: 32.")]
-LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random. Default: 0.")]
 
 
 @app.callback()
@@ -99,7 +96,7 @@ def finetune(
         raise RecipeError("Which model should be fine-tuned? Add --model, e.g. --model bert-base-uncased.")
     if not model:
         values["student"] = {}
-    flags = _flags(data_dir, max_length, epochs, batch_size, learning_rate, seed)
+    flags = flags_of(data_dir, max_length, epochs, batch_size, learning_rate, seed)
     _run(load_recipe(None, [*flags, *(overrides or [])], values), output, resume)
 
 
@@ -127,12 +124,12 @@ def distill(
     seed: Seed = None,
 ) -> None:
     """Distil a teacher into a smaller student."""
-    sources, overrides = _recipes_and_overrides(words or [])
+    sources, overrides = recipes_and_overrides(words or [])
     if len(sources) > 1:
         raise RecipeError(f"One recipe at a time; seen: {', '.join(sources)}.")
-    flags = _flags(data_dir, max_length, epochs, batch_size, learning_rate, seed)
-    flags += _pair_flags(method, task, teacher, student, keep)
-    _run(_recipe_of_a_pair(sources[0] if sources else None, [*flags, *overrides]), output, resume)
+    flags = flags_of(data_dir, max_length, epochs, batch_size, learning_rate, seed)
+    flags += pair_flags(method, task, teacher, student, keep)
+    _run(recipe_of_a_pair(sources[0] if sources else None, [*flags, *overrides]), output, resume)
 
 
 @app.command(
@@ -160,11 +157,11 @@ def cache(
     from limbeck.cache import size
     from limbeck.caching import build_cache
 
-    sources, overrides = _recipes_and_overrides(words or [])
-    flags = _flags(data_dir, max_length, batch_size=batch_size)
+    sources, overrides = recipes_and_overrides(words or [])
+    flags = flags_of(data_dir, max_length, batch_size=batch_size)
     flags += [f"teacher.cache_dtype={dtype}"] if dtype else []
     recipes = [
-        _recipe_of_a_pair(source, [*flags, *_pair_flags(name, task, teacher, student, keep), *overrides])
+        recipe_of_a_pair(source, [*flags, *pair_flags(name, task, teacher, student, keep), *overrides])
         for source in sources or (None,)
         for name in method or (None,)
     ]
@@ -192,7 +189,7 @@ def evaluate(
     """Score a model on a task with the task's official metrics."""
     from limbeck.evaluation import evaluate as score
 
-    flags = [*_flags(data_dir), *(overrides or [])]
+    flags = [*flags_of(data_dir), *(overrides or [])]
     result = score(model, task=task, split=split, overrides=flags, batch_size=batch_size, submission=submission)
     if result.metrics:
         show_scores(f"{model} on {result.task}, {result.split} ({result.examples:,} examples)", result.metrics)
@@ -223,8 +220,8 @@ def study(
 ) -> None:
     """Run methods x settings x seeds, choose, compare, and write tables. Started again, it does what is missing."""
     from limbeck.study.conduct import conduct
-    from limbeck.study.description import find_study, load_study
     from limbeck.study.estimate import estimate
+    from limbeck.study.loading import find_study, load_study
     from limbeck.study.plan import Plan
     from limbeck.study.watch import watching
 
@@ -237,7 +234,7 @@ def study(
         return
     with watching(plan.total()) as watcher:
         try:
-            results = conduct(loaded, folder, _engine(workers, ray, threads), watcher)
+            results = conduct(loaded, folder, engine_of(workers, ray, threads), watcher)
         except KeyboardInterrupt:
             raise Interrupted(f"Interrupted. The same command continues {folder}.") from None
     show_study(folder)
@@ -304,7 +301,7 @@ def compare(
 @app.command(epilog="Example: limbeck studies")
 def studies() -> None:
     """List the studies that come with limbeck."""
-    from limbeck.study.description import list_studies
+    from limbeck.study.loading import list_studies
 
     show_pairs(list_studies(), "Studies", "limbeck study NAME teacher.model=… task.data_dir=…")
 
@@ -357,7 +354,7 @@ def profile(
 
     if not model:
         raise RecipeError("Which model will read the texts? Add --model, e.g. --model bert-base-uncased.")
-    block = load_task_block({"name": task}, [*_flags(data_dir, max_length), *(overrides or [])])
+    block = load_task_block({"name": task}, [*flags_of(data_dir, max_length), *(overrides or [])])
 
     from limbeck.models import load_tokenizer
     from limbeck.tasks import load_task
@@ -475,74 +472,11 @@ def _set_up_logging() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
 
 
-def _recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
-    return [word for word in words if "=" not in word], [word for word in words if "=" in word]
-
-
-def _recipe_of_a_pair(source: str | None, overrides: list[str]) -> Any:
-    """A recipe with a teacher: the file or shipped one, or one made of the overrides alone."""
-    from limbeck.recipe import load_recipe
-
-    if source is None and not any(word.startswith(("teacher.model=", "teacher=")) for word in overrides):
-        raise RecipeError("Which teacher? Add --teacher RUN (made by 'limbeck finetune'), or name a recipe.")
-    student = {"from": "teacher", "keep": "first:6"}
-    return load_recipe(source, overrides, {"method": {}, "task": {}, "teacher": {}, "student": student})
-
-
-def _pair_flags(
-    method: str | None, task: str | None, teacher: str | None, student: str | None, keep: str | None
-) -> list[str]:
-    named = {"method.name": method, "task.name": task, "teacher.model": teacher}
-    flags = [f"{key}={value}" for key, value in named.items() if value is not None]
-    if student is not None and keep is not None:
-        raise RecipeError("--student and --keep exclude each other: one loads a checkpoint, one cuts the teacher.")
-    if student is not None:
-        flags.append(f"student={{model: {_quoted(student)}}}")
-    if keep is not None:
-        flags.append(f"student={{from: teacher, keep: {_quoted(keep)}}}")
-    return flags
-
-
-def _flags(
-    data_dir: Path | None,
-    max_length: int | None = None,
-    epochs: float | None = None,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
-    seed: int | None = None,
-) -> list[str]:
-    values = {
-        "task.data_dir": _quoted(str(data_dir)) if data_dir is not None else None,
-        "task.max_length": max_length,
-        "train.epochs": epochs,
-        "train.batch_size": batch_size,
-        "train.learning_rate": learning_rate,
-        "seed": seed,
-    }
-    return [f"{key}={value}" for key, value in values.items() if value is not None]
-
-
-def _engine(workers: int, ray: str | None, threads: int | None) -> Any:
-    from limbeck.study.engines import InProcess, Ray, Workers
-
-    if ray is not None and workers > 1:
-        raise RecipeError("--workers and --ray exclude each other: Ray has workers of its own.")
-    if ray is not None:
-        return Ray(ray, threads or 1)
-    return Workers(workers, threads) if workers > 1 else InProcess(threads)
-
-
-def _quoted(text: str) -> str:
-    import json
-
-    return json.dumps(text)  # a JSON string is also a YAML string, whatever it holds
-
-
 def _run(recipe: Any, output: Path | None, resume: bool) -> None:
+    from limbeck.files import file_name
     from limbeck.run import execute
 
-    task, method = (name.replace("/", "-").replace(":", "-") for name in (recipe.task.name, recipe.method.name))
-    folder = output or Path("runs") / f"{task}-{method}-s{recipe.seed}"
+    folder = output or Path("runs") / file_name(recipe.task.name, recipe.method.name, f"s{recipe.seed}")
     try:
         run = execute(recipe, folder, resume=resume)
     except KeyboardInterrupt:

@@ -46,6 +46,11 @@ def write_text(file: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def file_name(*names: str) -> str:
+    """``glue-rte-kd-s0``: names of tasks and methods as one of a file or folder."""
+    return "-".join(names).replace("/", "-").replace(":", "-")
+
+
 def _umask() -> int:
     umask = os.umask(0)
     os.umask(umask)

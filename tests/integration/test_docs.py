@@ -11,7 +11,7 @@ import yaml
 from tiny import ROOT
 
 from limbeck.recipe import load_recipe
-from limbeck.study.description import load_study
+from limbeck.study.loading import load_study
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 

@@ -14,9 +14,9 @@ from limbeck.files import write_text
 from limbeck.run import PRUNED
 from limbeck.study import search
 from limbeck.study.conduct import conduct
-from limbeck.study.description import load_study
 from limbeck.study.engines import InProcess
 from limbeck.study.jobs import CacheJob
+from limbeck.study.loading import load_study
 from limbeck.study.search import Trial, falls_behind, propose
 
 SPACE = {

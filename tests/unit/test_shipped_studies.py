@@ -13,7 +13,8 @@ from limbeck.pair import Pair, Shape
 from limbeck.recipe import load_recipe
 from limbeck.recipe_files import read_recipe, shipped_recipes
 from limbeck.student import layers_to_keep
-from limbeck.study.description import TASK, Study, list_studies, load_study, shipped_studies, short
+from limbeck.study.description import TASK, Study, short
+from limbeck.study.loading import list_studies, load_study, shipped_studies
 
 NAMES = list(list_studies())
 FULL = [name for name in NAMES if not name.endswith("/small")]

@@ -13,9 +13,9 @@ import yaml
 from limbeck.errors import RecipeError, RunError
 from limbeck.study import estimate
 from limbeck.study.conduct import conduct
-from limbeck.study.description import load_study
 from limbeck.study.engines import InProcess, Workers
 from limbeck.study.jobs import TrainJob
+from limbeck.study.loading import load_study
 from limbeck.study.plan import Plan
 
 STUDY = {

@@ -22,7 +22,7 @@ from limbeck.compare.finished import (
 )
 from limbeck.errors import RunError
 
-_STUDY = "results.json"
+STUDY_RESULTS = "results.json"
 _NAME_RUNS = "Name run directories of 'finetune' or 'distill', folders of them, or a study's folder."
 _SETTINGS = ("baselines", "test", "sided", "level")
 # what tells seeds, places and papers' numbers apart, but not one way of training from another
@@ -61,7 +61,7 @@ def read_entries(paths: Sequence[str | Path]) -> Found:
     for path in map(Path, paths):
         if not path.is_dir():
             raise RunError(f"{path} is no folder. {_NAME_RUNS}")
-        if (path / _STUDY).is_file():
+        if (path / STUDY_RESULTS).is_file():
             studies.append(_read_study(path))
         elif is_run(path):
             runs.setdefault(path.resolve(), read_run(path))
@@ -99,7 +99,7 @@ def read_entries(paths: Sequence[str | Path]) -> Found:
 
 
 def _read_study(folder: Path) -> Found:
-    file = folder / _STUDY
+    file = folder / STUDY_RESULTS
     values = read_mapping(file)
     try:
         entries = [

@@ -19,16 +19,17 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.errors import RunError
 from limbeck.files import write_text
 from limbeck.metrics import SMALLER_IS_BETTER
+from limbeck.run import RunDirectory
 from limbeck.study.description import Point, Study
 from limbeck.study.engines import Engine
-from limbeck.study.jobs import Fate, Job, TrainJob, forget_students
+from limbeck.study.jobs import Fate, Job, TrainJob
 from limbeck.study.plan import Plan
 from limbeck.study.search import Trial, check_installed, propose
 
-RESULTS = "results.json"
 _LOCK = ".lock"  # all that is left of a study killed at once
 _ATTEMPTS = 2  # of a job that crashes; one that is wrong in itself is not tried again
 Failures = dict[str, str]  # why a job failed, by its key
@@ -65,7 +66,7 @@ def conduct(study: Study, folder: Path, engine: Engine, watcher: Watcher | None 
                 if _has_twin(plan, task, label):
                     _forget_losers(plan, entries[task, label], entries.values())
         results = _results(plan, [entries[name] for name in strands])
-        write_text(folder / RESULTS, json.dumps(results, indent=1) + "\n")
+        write_text(folder / STUDY_RESULTS, json.dumps(results, indent=1) + "\n")
     return results
 
 
@@ -128,7 +129,7 @@ def _proposals(plan: Plan, task: str, label: str) -> Search:
         trials.append(_trial(point, jobs, failed))
         if trials[-1].score is not None:
             for job, earlier in zip(jobs, histories, strict=True):
-                earlier.append(_history(Path(job.folder)))
+                earlier.append(_history(job.directory))
     return trials
 
 
@@ -145,17 +146,16 @@ def _trial(point: Point, jobs: Sequence[TrainJob], failed: Failures) -> Trial:
 
 def _score(jobs: Sequence[TrainJob], failed: Failures) -> float | None:
     """The mean over the seeds that choose; None where one failed, diverged or was not worth finishing."""
-    files = [Path(job.folder) / "metrics.json" for job in jobs]
-    if any(job.key in failed for job in jobs) or not all(file.is_file() for file in files):
+    if any(job.key in failed or not job.directory.finished for job in jobs):
         return None
-    score = fmean(json.loads(file.read_text())["score"] for file in files)
+    score = fmean(job.directory.metrics()["score"] for job in jobs)
     return score if math.isfinite(score) else None  # NaN is neither more nor less than any other
 
 
-def _history(folder: Path) -> tuple[float, ...]:
+def _history(run: RunDirectory) -> tuple[float, ...]:
     """The score after each evaluation during a run's training."""
-    metric = json.loads((folder / "metrics.json").read_text())["metric"]
-    entries = map(json.loads, (folder / "history.jsonl").read_text().splitlines())
+    metric = run.metrics()["metric"]
+    entries = map(json.loads, (run.path / "history.jsonl").read_text().splitlines())
     return tuple(entry[f"eval_{metric}"] for entry in entries if f"eval_{metric}" in entry)
 
 
@@ -164,7 +164,7 @@ def _maximise(plan: Plan, task: str, label: str, trials: Sequence[Trial]) -> boo
     for trial in trials:
         if trial.score is not None:
             job = _jobs_of(plan, task, label, trial.point)[0]
-            return bool(json.loads((Path(job.folder) / "metrics.json").read_text())["metric"] not in SMALLER_IS_BETTER)
+            return job.directory.metrics()["metric"] not in SMALLER_IS_BETTER
     return True
 
 
@@ -187,8 +187,8 @@ def _forget_losers(plan: Plan, entry: dict[str, Any], reporting: Iterable[dict[s
     reported = {plan.folder / run for other in reporting for run in other["runs"]}
     for trial in entry["searched"]:
         for job in _jobs_of(plan, entry["task"], entry["label"], trial["point"]):
-            if Path(job.folder) not in reported:
-                forget_students(Path(job.folder))
+            if job.directory.path not in reported:
+                job.forget_students()
 
 
 def _drive(strands: Mapping[Any, Strand], engine: Engine, watcher: Watcher) -> dict[Any, dict[str, Any]]:

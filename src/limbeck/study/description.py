@@ -10,28 +10,19 @@ import copy
 import hashlib
 import itertools
 import json
-import math
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from importlib import resources
-from pathlib import Path
 from typing import Any, Literal
 
 import pydantic
 import yaml
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from limbeck.compare.significance import MARKS
-from limbeck.errors import LimbeckError, RecipeError, unknown
-from limbeck.recipe import Recipe, apply_override, check_recipe, report_mistakes
-from limbeck.recipe_files import RecipeText, put, read_recipe, read_yaml
-from limbeck.schema import Mistake, check
+from limbeck.files import file_name
+from limbeck.recipe import Recipe
+from limbeck.recipe_files import put, read_recipe
 
 Point = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
-_PLACES = {"task", "student", "method", "train", "stages"}  # of a recipe, where methods and settings may differ
-_OF_THE_STUDY = ("recipe", "grid", "tasks")  # keys of a method that are no settings of its recipe
+PLACES = {"task", "student", "method", "train", "stages"}  # of a recipe, where methods and settings may differ
+OF_THE_STUDY = ("recipe", "grid", "tasks")  # keys of a method that are no settings of its recipe
 TASK = "{task}"  # stands for the task's short name in the names of recipes and teachers
 
 
@@ -190,7 +181,7 @@ class Study(_Block):
         return (self._written(task, label).get("grid") or {}) if own is None else own
 
     def _changes(self, label: str) -> dict[str, Any]:
-        return {key: value for key, value in self.methods[label].items() if key not in _OF_THE_STUDY}
+        return {key: value for key, value in self.methods[label].items() if key not in OF_THE_STUDY}
 
     def _written(self, task: str, label: str) -> dict[str, Any]:
         name = self.methods[label].get("recipe")
@@ -233,196 +224,8 @@ def short(task: str) -> str:
     return task.rpartition("/")[2]
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training of a study; its key tells it from every other one, whatever it is called."""
-
-    task: str
-    label: str
-    point: Point
-    seed: int
-    identity: Recipe  # with the teacher's key for its path, so that moving a study changes nothing
-
-    @cached_property
-    def key(self) -> str:
-        return key_of(self.identity)
-
-
 def key_of(recipe: Recipe) -> str:
     """A folder's name for people, and a hash of everything that decides the result."""
     values = yaml.safe_load(recipe.model_copy(update={"reported": None, "grid": None}).to_yaml())
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-    names = (recipe.task.name, recipe.method.name, f"s{recipe.seed}", digest[:10])
-    return "-".join(names).replace("/", "-").replace(":", "-")
-
-
-def shipped_studies() -> dict[str, Path]:
-    """The studies that come with limbeck, by name."""
-    return {path.stem: path for path in sorted(Path(str(resources.files("limbeck") / "studies")).glob("*.yaml"))}
-
-
-def list_studies() -> dict[str, str]:
-    """Every shipped study by name with its file's first line, every variant with the comment that begins with it."""
-    listing: dict[str, str] = {}
-    for name, file in shipped_studies().items():
-        values, _, about = read_yaml(file)
-        listing[name] = about
-        for variant in values.get("variants", {}):
-            line = re.search(rf"^# {variant}: (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-            listing[f"{name}/{variant}"] = line[1] if line else ""
-    return listing
-
-
-def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
-    """A study file or shipped study, with ``key=value`` overrides; every mistake in it and its recipes at once.
-
-    ``fsd/small`` is the variant ``small`` of the study ``fsd``: with the changes that it names under ``variants``.
-    """
-    file, variant = find_study(str(source))
-    values, lines, title = read_yaml(file, "a study is a mapping with tasks, teacher, methods and seeds")
-    values = _unshared(values)
-    text = RecipeText(str(source), values, title, lines)
-    variants = values.pop("variants", {})
-    if not isinstance(variants, dict) or (variant and not isinstance(variants.get(variant), dict)):
-        raise RecipeError(unknown(f"variant of {file.stem}", variant, variants or (), "See its 'variants'."))
-    for key, value in variants.get(variant, {}).items():
-        put(values, key, value)
-    for override in overrides:
-        apply_override(override, values)
-    study, mistakes = check(Study, values)
-    if study is not None:
-        mistakes = _check_names(study) or _check_recipes(study)
-    if study is None or mistakes:
-        raise RecipeError(report_mistakes(mistakes, text, "study"))
-    return study
-
-
-def _unshared(values: Any) -> Any:
-    """A copy in which every block is its own: to change one must not change another that YAML's ``*name`` repeats."""
-    if isinstance(values, dict):
-        return {key: _unshared(value) for key, value in values.items()}
-    return [_unshared(value) for value in values] if isinstance(values, list) else values
-
-
-def find_study(source: str) -> tuple[Path, str]:
-    """A study's file, and the variant that is meant (empty: the study as it is)."""
-    known = shipped_studies()
-    for name, variant in ((source, ""), source.rpartition("/")[::2]):
-        file = Path(name) if Path(name).is_file() else known.get(name)
-        if file is not None:
-            return file, variant
-    raise RecipeError(unknown("study", source, known, "Give a YAML file, or a name from 'limbeck studies'."))
-
-
-def _check_names(study: Study) -> list[Mistake]:
-    mistakes = []
-    if len(study.baselines or []) > len(MARKS):
-        message = f"a table has marks for {len(MARKS)} at most; seen: {', '.join(study.baselines or [])}."
-        mistakes.append(Mistake(("baselines",), message))
-    for name in study.baselines or []:
-        if name not in study.methods:
-            mistakes.append(Mistake(("baselines",), unknown("method", name, study.methods)))
-    for label, entry in study.methods.items():
-        if not isinstance(entry.get("tasks", []), list):
-            message = f"is a list of tasks; seen: {entry['tasks']!r}."
-            mistakes.append(Mistake(("methods", label, "tasks"), message))
-            continue
-        # one that an override left out of the study is no mistake
-        for name in entry.get("tasks", []):
-            if str(name) not in study.tasks and (wrong := _unknown_task(str(name))):
-                mistakes.append(Mistake(("methods", label, "tasks"), wrong))
-    for where, named in (("tasks", study.tasks), ("methods", study.methods)):
-        places = _PLACES | ({"teacher"} if where == "tasks" else set())
-        for name, changes in named.items():
-            for key in changes:
-                if key.partition(".")[0] not in places and not (where == "methods" and key in _OF_THE_STUDY):
-                    known = [
-                        *(f"{place}.…" for place in sorted(places)),
-                        *(_OF_THE_STUDY if where == "methods" else ()),
-                    ]
-                    mistakes.append(Mistake((where, name, key), f"is no setting; there are {', '.join(known)}."))
-    return mistakes
-
-
-def _unknown_task(name: str) -> str:
-    from limbeck.tasks import find_task
-
-    try:
-        find_task(name)
-    except LimbeckError as error:
-        return str(error)
-    return ""
-
-
-def _check_recipes(study: Study) -> list[Mistake]:
-    """What is wrong with the recipes that the study stands for, each once."""
-    mistakes: dict[Mistake, None] = {}
-    for task in study.tasks:
-        for found in _check_task(study, task):
-            mistakes.setdefault(found)
-    return list(mistakes)
-
-
-def _check_task(study: Study, task: str) -> list[Mistake]:
-    try:
-        teacher = study.teacher_values(task)
-    except pydantic.ValidationError as error:
-        return [Mistake(("tasks", task), f"teacher: {item['msg']}") for item in error.errors()]
-    mistakes = []
-    if teacher is not None:
-        mistakes = [_placed(mistake, ("teacher",)) for mistake in check_recipe(teacher)[1]]
-    for label in study.labels(task):
-        where = ("methods", label)
-        try:
-            space = study.space(task, label)
-            values = study.values(task, label, {}, study.seeds[0], "teacher", "off")
-        except RecipeError as error:
-            mistakes.append(Mistake(where, str(error)))
-            continue
-        wrong = _check_space(study, space)
-        if wrong:
-            mistakes += [Mistake((*where, "grid", key), message) for key, message in wrong.items()]
-            continue
-        choices = {
-            key: value if isinstance(value, list) else [value["low"], value["high"]] for key, value in space.items()
-        }
-        mistakes += [_placed(mistake, where) for mistake in check_recipe(values | {"grid": choices})[1]]
-    return mistakes
-
-
-def _placed(mistake: Mistake, where: tuple[str, ...]) -> Mistake:
-    """A mistake in the task or in what all runs share shows there; others in the method that brings them."""
-    shared = mistake.where[:1] in (("task",), ("student",)) or (
-        where != ("teacher",) and mistake.where[:1] == ("train",)
-    )
-    return mistake if shared else Mistake((*where, *mistake.where), mistake.message)
-
-
-def _check_space(study: Study, space: Any) -> dict[str, str]:
-    if not isinstance(space, dict):
-        return {"": f"is a mapping from settings to lists of choices; seen: {space!r}."}
-    wrong = {}
-    for key, choices in space.items():
-        if str(key).partition(".")[0] not in _PLACES:
-            wrong[key] = f"cannot be searched; there are {', '.join(f'{place}.…' for place in sorted(_PLACES))}."
-            continue
-        if isinstance(choices, list) and choices:
-            continue
-        if not isinstance(choices, dict) or not {"low", "high"} <= choices.keys() <= {"low", "high", "log"}:
-            wrong[key] = (
-                f"is a list of choices, or {{low: …, high: …, log: true}} for the sampler tpe; seen: {choices!r}."
-            )
-        elif study.search.sampler != "tpe":
-            wrong[key] = "a range can only be searched by Optuna: write search: {sampler: tpe}, or list the choices."
-        elif not _is_range(choices):
-            wrong[key] = f"low and high are numbers, low the smaller, and above 0 with log; seen: {choices!r}."
-    return wrong
-
-
-def _is_range(choices: dict[str, Any]) -> bool:
-    ends = (choices["low"], choices["high"])
-    if not all(isinstance(end, int | float) and not isinstance(end, bool) and math.isfinite(end) for end in ends):
-        return False
-    return (
-        ends[0] < ends[1] and isinstance(choices.get("log", False), bool) and not (choices.get("log") and ends[0] <= 0)
-    )
+    return file_name(recipe.task.name, recipe.method.name, f"s{recipe.seed}", digest[:10])

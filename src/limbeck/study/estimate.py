@@ -16,6 +16,7 @@ from limbeck.caching import flops
 from limbeck.errors import LimbeckError
 from limbeck.families import blocks_of
 from limbeck.models import load_config, load_tokenizer, model_class, parameters
+from limbeck.run import RunDirectory
 from limbeck.student import from_config, layers_to_keep
 from limbeck.study.plan import Plan
 from limbeck.tasks import load_task
@@ -145,6 +146,6 @@ def _finished(plan: Plan, task: str, label: str) -> list[str]:
 
 def _ratios(folders: list[str], expected: float | None) -> list[float]:
     """How much longer finished runs took than was expected of them."""
-    files = [Path(folder) / "metrics.json" for folder in folders]
-    found = [json.loads(file.read_text())["train_seconds"] for file in files if file.is_file()]
+    runs = [RunDirectory(Path(folder)) for folder in folders]
+    found = [run.metrics()["train_seconds"] for run in runs if run.finished]
     return [seconds / expected for seconds in found] if expected else []

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from limbeck.errors import LimbeckError
 from limbeck.files import write_text
 from limbeck.progress import QUIET
 from limbeck.recipe import load_recipe
-from limbeck.run import PRUNED, execute
+from limbeck.run import PRUNED, RunDirectory, execute
 from limbeck.study.search import falls_behind
 
 # Of a student's weights: removed; kept; or needed, so that a finished run which has lost them is done again.
@@ -30,18 +31,20 @@ Fate = Literal["removed", "kept", "needed"]
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(ABC):
     """``key`` names it in the study, ``title`` for people."""
 
     key: str
     title: str
     study: str  # the study's folder
 
+    @abstractmethod
     def finished(self) -> bool:
-        raise NotImplementedError
+        """Whether there is nothing left to do."""
 
+    @abstractmethod
     def run(self) -> None:
-        raise NotImplementedError
+        """Do it; what an earlier attempt left is gone on with."""
 
     @property
     def log(self) -> Path:
@@ -61,32 +64,32 @@ class TrainJob(Job):
     student: Fate = "needed"
     earlier: tuple[tuple[float, ...], ...] | None = None
 
+    @property
+    def directory(self) -> RunDirectory:
+        return RunDirectory(Path(self.folder))
+
     def finished(self) -> bool:
-        folder = Path(self.folder)
-        if self.earlier is not None and (folder / PRUNED).is_file():
+        if self.earlier is not None and (self.directory.path / PRUNED).is_file():
             return True
-        return (folder / "metrics.json").is_file() and not self._lost_its_student()
+        return self.directory.finished and not self._lost_its_student()
 
     def run(self) -> None:
-        folder, earlier = Path(self.folder), self.earlier
+        folder, earlier = self.directory.path, self.earlier
         if self._lost_its_student() or _began_elsewhere(folder, self.values):
             shutil.rmtree(folder)
         stop = partial(falls_behind, earlier) if earlier is not None else None
         execute(load_recipe(values=self.values), folder, resume=True, stop=stop)
         if self.student == "removed":
-            forget_students(folder)
+            self.forget_students()
+
+    def forget_students(self) -> None:
+        """The weights of a finished run, also those of its earlier stages, with which an unfinished one goes on."""
+        if self.directory.finished:
+            for student in (self.directory.student, *self.directory.path.glob("stage-*/student")):
+                shutil.rmtree(student, ignore_errors=True)
 
     def _lost_its_student(self) -> bool:
-        folder = Path(self.folder)
-        return self.student == "needed" and (folder / "metrics.json").is_file() and not (folder / "student").is_dir()
-
-
-def forget_students(folder: Path) -> None:
-    """The weights of a finished run, also those of its earlier stages, with which an unfinished one goes on."""
-    if not (folder / "metrics.json").is_file():
-        return
-    for student in (folder / "student", *folder.glob("stage-*/student")):
-        shutil.rmtree(student, ignore_errors=True)
+        return self.student == "needed" and self.directory.finished and not self.directory.student.is_dir()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -97,12 +96,11 @@ def _is_run(job: Job) -> bool:
 def _outcome(job: Job, error: str) -> str:
     if error:
         return f"failed ({error.splitlines()[0]})"
-    file = Path(job.folder) / "metrics.json" if isinstance(job, TrainJob) else None
-    if file is None:
+    if not isinstance(job, TrainJob):
         return "done"
-    if not file.is_file():
+    if not job.directory.finished:
         return "not worth finishing"
-    metrics = json.loads(file.read_text())
+    metrics = job.directory.metrics()
     return f"{metrics['metric']} {shown(metrics['metric'], metrics['score'])}"
 
 
