@@ -65,10 +65,8 @@ def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.devic
     validation = data.splits["validation"]
     home = recipe.teacher.cache_folder
     if parts.method.make_teacher is None and home is not None:
-        made_for = _fingerprint(recipe, parts, data, "validation")
-        folder = home / VALIDATION / f"{made_for['teacher'][:8]}-{made_for['data'][:8]}"
         try:
-            cache = FeatureCache(folder, validation, made_for)
+            cache = split_cache(parts, data, "validation", home)
             cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, Wanted(logits=True), device)
         except CacheError as error:  # it would have saved time; the results of a long run must not depend on it
             logger.warning("%s", error)
@@ -77,12 +75,19 @@ def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.devic
     return predict_logits(parts.teacher.to(device), validation, data.collate, data.batch_size, "evaluate the teacher")
 
 
+def split_cache(parts: Parts, data: Data, split: str, home: Path) -> FeatureCache:
+    """For what the teacher computes beside the training data of a run, in a folder of its own inside ``home``."""
+    made_for = _fingerprint(parts, data, split)
+    folder = home / VALIDATION / f"{made_for['teacher'][:8]}-{made_for['data'][:8]}"
+    return FeatureCache(folder, data.splits[split], made_for)
+
+
 def _cache(folder: Path, recipe: Recipe, parts: Parts, data: Data) -> FeatureCache:
     assert recipe.teacher is not None
-    return FeatureCache(folder, data.splits["train"], _fingerprint(recipe, parts, data), recipe.teacher.cache_dtype)
+    return FeatureCache(folder, data.splits["train"], _fingerprint(parts, data), recipe.teacher.cache_dtype)
 
 
-def _fingerprint(recipe: Recipe, parts: Parts, data: Data, split: str = "train") -> dict[str, str]:
+def _fingerprint(parts: Parts, data: Data, split: str = "train") -> dict[str, str]:
     return fingerprint(parts.teacher, parts.tokenizer, data.splits[split], parts.max_length)
 
 
@@ -97,7 +102,7 @@ def build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
         if reason := cannot_cache(parts.task, parts.method):
             raise CacheError(f"{recipe.method.name}: {reason}")
         data = load_data(recipe, parts)
-        found.append((_fingerprint(recipe, parts, data), recipe.teacher.cache_dtype))
+        found.append((_fingerprint(parts, data), recipe.teacher.cache_dtype))
         if found[0] != found[-1]:
             raise CacheError(
                 f"One cache is for one teacher and one data set, but {recipe.method.name} on {recipe.task.name} has "
@@ -132,7 +137,7 @@ def cache_for_runs(recipes: Mapping[str, tuple[Recipe, int]], folder: Path) -> l
             if stage.teacher is None or not needed or cannot_cache(parts.task, parts.method):
                 break
             data = load_data(stage, parts)
-            made_for = _fingerprint(stage, parts, data)
+            made_for = _fingerprint(parts, data)
             first = first or (stage, parts, data, made_for)
             if made_for != first[3]:
                 break

@@ -270,10 +270,12 @@ def _write_results(recipe: Recipe, parts: Parts, data: Data, dev: Any, run: RunD
     }
     if majority := parts.task.majority(data.splits["train"], data.splits["validation"]):
         results["majority"] = majority
+    answers = {} if isinstance(parts.task, TextTask) else parts.task.answers(dev, data.splits["validation"])
     if parts.teacher is not None:
-        results["teacher"] = _beside_the_teacher(recipe, parts, data, dev)
-    if not isinstance(parts.task, TextTask):
-        write_table(run.path / "predictions.parquet", parts.task.answers(dev, data.splits["validation"]))
+        results["teacher"], theirs = _beside_the_teacher(recipe, parts, data, dev)
+        answers |= {f"teacher_{name}": theirs[name] for name in ("prediction", "logits") if name in theirs}
+    if answers:
+        write_table(run.path / "predictions.parquet", answers)
     # last, because it marks the run as finished
     write_text(run.path / "metrics.json", json.dumps(results, indent=2) + "\n")
 
@@ -289,13 +291,16 @@ def _other_scores(parts: Parts, data: Data, run: RunDirectory) -> dict[str, floa
     return scores
 
 
-def _beside_the_teacher(recipe: Recipe, parts: Parts, data: Data, dev: Any) -> dict[str, Any]:
+def _beside_the_teacher(recipe: Recipe, parts: Parts, data: Data, dev: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The teacher's results, and its answers to the validation data."""
     results: dict[str, Any] = {"parameters": parameters(parts.teacher)}
-    if not isinstance(parts.task, TextTask):
-        logits = teacher_logits(recipe, parts, data, parts.student.device)
-        results["metrics"] = _scores(parts, data, logits)
-        results["agreement"] = parts.task.agreement(dev, logits, data.splits["validation"])
-    return results
+    if isinstance(parts.task, TextTask):
+        return results, {}
+    validation = data.splits["validation"]
+    logits = teacher_logits(recipe, parts, data, parts.student.device)
+    results["metrics"] = _scores(parts, data, logits)
+    results["agreement"] = parts.task.agreement(dev, logits, validation)
+    return results, parts.task.answers(logits, validation)
 
 
 def environment() -> dict[str, Any]:

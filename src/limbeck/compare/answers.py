@@ -65,8 +65,8 @@ class Answers:
         pairs = list(zip(self.predictions, self.labels, strict=True))
         if metric == "token_accuracy":
             return np.array([(sum(map(operator.eq, *pair)), len(pair[1]), len(pair[1])) for pair in pairs])
-        names = _tag_names(self.file.parent / "student" / "config.json")
-        if names is None:
+        names = label_names(self.file.parent)
+        if not names:
             return None
         found = [[entities([names[tag] for tag in tags]) for tags in pair] for pair in pairs]
         sizes = [(len(ours & theirs), len(ours), len(theirs)) for ours, theirs in found]
@@ -89,16 +89,13 @@ def has_answers(run: Run) -> bool:
 
 def read_answers(file: Path) -> Answers:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if not file.is_file():
         raise DataError(
             f"{file} is not there: runs on plain text keep no predictions. Compare scores over seeds: --test welch."
         )
     try:
-        with pq.ParquetFile(file) as parquet:
-            there = set(parquet.schema_arrow.names)
-            table = parquet.read(columns=[c for c in ("id", "label", "prediction", "exact_match", "f1") if c in there])
+        table = _read(file, ("id", "label", "prediction", "exact_match", "f1"))
         columns = {name: table.column(name).to_pylist() for name in table.column_names}
         labels, predictions = table.schema.field("label").type, table.schema.field("prediction").type
         kind: Kind = "classes"
@@ -110,9 +107,31 @@ def read_answers(file: Path) -> Answers:
             kind = "numbers"
         ratings = {name: columns[name] for name in ("exact_match", "f1") if kind == "questions"}
         return Answers(file, kind, columns["id"], columns["label"], columns["prediction"], ratings)
-    except (pa.ArrowException, OSError, KeyError) as error:
-        seen = " ".join(str(error).split())
-        raise DataError(f"{file} does not hold predictions: {seen}. Copy it again or repeat the run.") from error
+    except KeyError as error:
+        raise _no_predictions(file, error) from error
+
+
+def read_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:
+    """Those of the columns that the file has."""
+    table = _read(file, names)
+    return {name: table.column(name).to_pylist() for name in table.column_names}
+
+
+def _read(file: Path, names: Sequence[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file) as parquet:
+            there = set(parquet.schema_arrow.names)
+            return parquet.read(columns=[name for name in names if name in there])
+    except (pa.ArrowException, OSError) as error:
+        raise _no_predictions(file, error) from error
+
+
+def _no_predictions(file: Path, error: Exception) -> DataError:
+    seen = " ".join(str(error).split())
+    return DataError(f"{file} does not hold predictions: {seen}. Copy it again or repeat the run.")
 
 
 def check_same_data(runs: Sequence[Run]) -> None:
@@ -157,10 +176,10 @@ def agreement(ours: Answers, theirs: Answers) -> float:
     return float(np.mean([x == y for x, y in zip(a, b, strict=True)]))
 
 
-def _tag_names(config: Path) -> dict[int, str] | None:
-    """Which tag a number is; a run whose weights were removed does not tell."""
+def label_names(run: Path) -> list[str]:
+    """Which label a number is; a run whose student was removed does not tell."""
     try:
-        names = json.loads(config.read_text(encoding="utf-8"))["id2label"]
-        return {int(number): str(name) for number, name in names.items()}
-    except (OSError, ValueError, KeyError, AttributeError):
-        return None
+        names = json.loads((run / "student" / "config.json").read_text(encoding="utf-8"))["id2label"]
+        return [str(names[str(number)]) for number in range(len(names))]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
