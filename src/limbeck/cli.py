@@ -33,12 +33,12 @@ from limbeck.cli_options import (
     recipe_of_a_pair,
     recipes_and_overrides,
 )
+from limbeck.cli_results import analyze, compare, glue, report
 from limbeck.errors import Interrupted, LimbeckError, RecipeError, RunError
 from limbeck.progress import QUIET
 from limbeck.show import (
     out,
     show_demo,
-    show_glue,
     show_options,
     show_pairs,
     show_plan,
@@ -247,55 +247,18 @@ def study(
         )
 
 
-@app.command(
+app.command(
     epilog="Examples: limbeck compare runs/glue-rte-* --baseline ft   |   "
     "limbeck compare runs/rte-kd-s0 runs/rte-fsd-s0   |   limbeck compare studies/rte-small -o table.tex"
-)
-def compare(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH", help="Run directories, folders of them, or a study's folder.")
-    ],
-    baseline: Annotated[
-        list[str] | None, typer.Option(help="A row that the others are tested against; several times for several.")
-    ] = None,
-    test: Annotated[
-        str | None,
-        typer.Option(help="welch (default) or paired, of scores over seeds; mcnemar or bootstrap, of predictions."),
-    ] = None,
-    sided: Annotated[
-        str | None, typer.Option(help="two (default), greater (is it better?) or observed (is what is ahead better?).")
-    ] = None,
-    level: Annotated[float | None, typer.Option(help="What p must be below for a mark. Default: 0.05.")] = None,
-    metric: Annotated[str | None, typer.Option(help="Show this metric only.")] = None,
-    holm: Annotated[bool, typer.Option("--holm/--no-holm", help="Correct p for the number of tests.")] = True,
-    detailed: Annotated[
-        bool, typer.Option("--details", help="Also every mean with its 95% interval, and every test with its p.")
-    ] = False,
-    form: Annotated[str | None, typer.Option("--format", help="terminal (default), markdown, latex or csv.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the table to this file: .md, .tex or .csv.")
-    ] = None,
-) -> None:
-    """Show finished runs in one table: mean and deviation over seeds, and what differs by more than chance.
-
-    Two run directories alone are compared example by example. A study brings its own baselines and test.
-    """
-    from limbeck.compare.comparison import compare_paths
-    from limbeck.compare.details import details
-    from limbeck.compare.tables import check_form, form_of, render, show_table
-    from limbeck.files import write_text
-
-    chosen = check_form(form) if form else form_of(output) if output else "terminal"
-    result = compare_paths(paths, baselines=baseline, test=test, sided=sided, level=level, metric=metric, correct=holm)
-    tables = [result.table, *(details(result.scores, result.tests) if detailed else [])]
-    if output is not None:
-        write_text(output, "\n".join(render(table, chosen) for table in tables))
-        out.print(f"Written: {output}", highlight=False)
-    elif chosen == "terminal":
-        for table in tables:
-            show_table(table)
-    else:
-        print(*(render(table, chosen) for table in tables), sep="\n", end="")
+)(compare)
+app.command(
+    epilog="Examples: limbeck analyze runs/rte-kd-s0 runs/rte-fsd-s0 -o figures   |   "
+    "limbeck analyze studies/first   |   limbeck analyze runs/rte-fsd-s0 --sentence 'A man is not eating.'"
+)(analyze)
+app.command(
+    epilog="Examples: limbeck report studies/first -o report.html   |   limbeck report runs/glue-rte-* -o rte.html"
+)(report)
+app.command(epilog="Example: limbeck glue runs/glue-*-kd-s*")(glue)
 
 
 @app.command(epilog="Example: limbeck studies")
@@ -304,16 +267,6 @@ def studies() -> None:
     from limbeck.study.loading import list_studies
 
     show_pairs(list_studies(), "Studies", "limbeck study NAME teacher.model=… task.data_dir=…")
-
-
-@app.command(epilog="Example: limbeck glue runs/glue-*-kd-s*")
-def glue(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Finished runs; several seeds are averaged.")],
-) -> None:
-    """Show the GLUE scores of finished runs in one table, with the averages that GLUE and papers report."""
-    from limbeck.glue_table import read_runs
-
-    show_glue(read_runs(runs))
 
 
 @app.command(
@@ -436,9 +389,11 @@ def demo(
     """Fine-tune a teacher, distil it by the methods of the four papers, and print a table: offline, in minutes."""
     from limbeck.demo import run_demo
 
-    rows = run_demo(output, task_dir=task_dir, model=model, seed=seed)
-    show_demo(rows)
+    done = run_demo(output, task_dir=task_dir, model=model, seed=seed)
+    show_demo(done.rows)
     out.print(f"Run directories: {output}", highlight=False)
+    if done.report is not None:
+        out.print(f"Report: {done.report}", highlight=False)
 
 
 def main() -> None:

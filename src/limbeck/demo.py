@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
-
-from limbeck.capture import model_inputs
-from limbeck.errors import DataError
-from limbeck.models import depth_of, load_fine_tuned, load_tokenizer
+from limbeck.analysis.analyze import analyze
+from limbeck.analysis.record import Record
+from limbeck.errors import DataError, MissingExtra
+from limbeck.models import depth_of
 from limbeck.recipe import load_recipe
+from limbeck.report.page import write_report
 from limbeck.run import RunDirectory, execute
 from limbeck.tasks import load_task
-from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.glue import GLUE
 from limbeck.tasks.task import Task
 from limbeck.tokenizer import make_wordpiece
@@ -57,7 +55,12 @@ class Row:
     milliseconds: float
 
 
-def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = None, seed: int = 0) -> list[Row]:
+class Demo(NamedTuple):
+    rows: list[Row]
+    report: Path | None  # the page; None where what draws it is not installed
+
+
+def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = None, seed: int = 0) -> Demo:
     """Run the comparison into folders under ``output``; finished parts of an earlier call are used again."""
     block = _task_block(task_dir)
     task = load_task(**block)
@@ -78,7 +81,17 @@ def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = 
             "train": student_train,
         }
         runs[name] = execute(load_recipe(values=values), home / name, resume=True, show_data=False)
-    return _rows(task, teacher, runs)
+    records = dict(zip(runs, analyze([run.path for run in runs.values()]), strict=True))
+    return Demo(_rows(teacher, runs, records), _report(home))
+
+
+def _report(home: Path) -> Path | None:
+    try:
+        write_report([home], home / "report.html", None)
+    except MissingExtra as error:
+        logger.info("No report: %s", error)
+        return None
+    return home / "report.html"
 
 
 def _task_block(task_dir: Path | None) -> dict[str, Any]:
@@ -103,35 +116,15 @@ def _models(task: Task, model: str | None, home: Path) -> tuple[dict[str, Any], 
     return {"config": _SCRATCH_TEACHER, "tokenizer": str(folder)}, {"config": _SCRATCH_STUDENT}
 
 
-def _rows(task: Task, teacher: RunDirectory, runs: dict[str, RunDirectory]) -> list[Row]:
-    times = milliseconds_per_example(task, [teacher, *runs.values()])
+def _rows(teacher: RunDirectory, runs: dict[str, RunDirectory], records: dict[str, Record]) -> list[Row]:
+    costs = {name: record.values["cost"] for name, record in records.items()}
     results = teacher.metrics()
     score = (results["metric"], results["score"])
-    rows = [Row("teacher", "ft", *score, "", results["parameters"], times[0])]
-    for (name, run), milliseconds in zip(runs.items(), times[1:], strict=True):
+    milliseconds = min(cost["teacher_milliseconds"] for cost in costs.values())
+    rows = [Row("teacher", "ft", *score, "", results["parameters"], milliseconds)]
+    for name, run in runs.items():
         results = run.metrics()
         agreement = f"{100 * results['teacher']['agreement']:.1f}%"
         score = (results["metric"], results["score"])
-        rows.append(Row("student", name, *score, agreement, results["parameters"], milliseconds))
+        rows.append(Row("student", name, *score, agreement, results["parameters"], costs[name]["milliseconds"]))
     return rows
-
-
-def milliseconds_per_example(
-    task: Task, runs: list[RunDirectory], batch_size: int = 32, repeats: int = 7
-) -> list[float]:
-    """Time of one forward pass over a batch of real examples, per example.
-
-    The models take turns and the fastest turn of each counts, so that a busy moment hits none of them alone.
-    """
-    tokenizer = load_tokenizer(runs[0].path)
-    encoded = encode(task, task.split("validation").select(range(batch_size)), tokenizer, _MAX_LENGTH)
-    batch = Collator(tokenizer)([encoded[i] for i in range(len(encoded))])
-    models = [load_fine_tuned(run.path).eval() for run in runs]
-    best = [float("inf")] * len(models)
-    with torch.inference_mode():
-        for _ in range(repeats):
-            for index, model in enumerate(models):
-                start = time.perf_counter()
-                model(**model_inputs(model, batch))
-                best[index] = min(best[index], time.perf_counter() - start)
-    return [1000 * seconds / len(encoded) for seconds in best]

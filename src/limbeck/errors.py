@@ -33,6 +33,10 @@ class RunError(LimbeckError):
     """A run directory cannot be written, resumed or read."""
 
 
+class MissingExtra(LimbeckError):
+    """A package is needed that an extra of limbeck installs."""
+
+
 class Interrupted(LimbeckError):
     """The user stopped a run."""
 

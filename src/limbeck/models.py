@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -233,7 +234,7 @@ def _load(loader: Any, source: str, **options: Any) -> Any:
         hub.use_cache_only_if_offline()
     try:
         return loader.from_pretrained(source, **options)
-    except (OSError, ValueError, ImportError, StrictDataclassError) as error:
+    except (OSError, ValueError, ImportError, StrictDataclassError, SafetensorError) as error:
         if Path(source).is_dir():
             seen = ", ".join(sorted(entry.name for entry in Path(source).iterdir())[:8]) or "nothing"
             raise ModelError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 import os
@@ -28,6 +27,7 @@ from limbeck.tasks.encode import Collator
 from limbeck.teacher import LiveTeacher
 from limbeck.trainer import DistillTrainer
 
+pytestmark = pytest.mark.usefixtures("quick_collection")
 METHODS = ["kd", "cka", "shape", "fsd", "fcd", "ics", "pkd", "minilmv2", "tinybert"]
 LARGE = {"initializer_range": 0.2}
 LABELS = {"id2label": {0: "negative", 1: "positive"}, "label2id": {"negative": 0, "positive": 1}}
@@ -35,14 +35,6 @@ OPTIONS = {"fsd": {"memory": 8}}
 IDS = range(96)  # of the training table
 TRAIN = {"epochs": 3, "batch_size": 16, "learning_rate": 1e-3, "logging_steps": 1}
 TRAIN |= {"eval_strategy": "no", "save_strategy": "no"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def frozen():
-    """Every training ends with a garbage collection, which is slow only because of all the modules that are loaded."""
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture()

@@ -25,13 +25,19 @@ def check(rows, metric):
 def test_on_the_generated_reviews(short, tmp_path, monkeypatch):
     block = demo._task_block
     monkeypatch.setattr(demo, "_task_block", lambda folder: block(folder) | {"size": 300})
-    first = demo.run_demo(tmp_path)
+    first, page = demo.run_demo(tmp_path)
     check(first, "accuracy")
     home = tmp_path / "reviews-scratch-s0"
-    assert {path.name for path in home.iterdir()} == {"teacher", "tokenizer", *(row.method for row in first[1:])}
+    assert {path.name for path in home.iterdir()} == {
+        "teacher",
+        "tokenizer",
+        "report.html",
+        *(row.method for row in first[1:]),
+    }
+    assert page == home / "report.html" and "reviews" in page.read_text()
     # a second call shows the same runs instead of making them again
     before = (home / "kd" / "metrics.json").stat().st_mtime_ns
-    again = demo.run_demo(tmp_path)
+    again, _ = demo.run_demo(tmp_path)
     assert (home / "kd" / "metrics.json").stat().st_mtime_ns == before
     assert [row.score for row in again] == [row.score for row in first]
 
@@ -42,7 +48,7 @@ def test_on_a_glue_folder_with_a_model_of_ones_own(short, tmp_path, teacher_fold
     for name, count in (("train", 120), ("dev", 60)):
         rows = [f"{text}\t{int(label == 'positive')}" for text, label in sentences(count, seed=count)]
         (folder / f"{name}.tsv").write_text("sentence\tlabel\n" + "\n".join(rows) + "\n")
-    rows = demo.run_demo(tmp_path / "out", task_dir=folder, model=str(teacher_folder))
+    rows, _ = demo.run_demo(tmp_path / "out", task_dir=folder, model=str(teacher_folder))
     check(rows, "accuracy")
     with pytest.raises(DataError, match="must be a GLUE task's folder"):
         demo.run_demo(tmp_path / "out", task_dir=tmp_path)

@@ -84,6 +84,7 @@ def killed_in_both_stages(limbeck, tmp_path, command, saved):
 
 
 @pytest.mark.chaos
+@pytest.mark.slow
 def test_tinybert_in_two_stages_killed_and_resumed(limbeck, table_files, teacher_folder, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     settings = ["method.name=slow:tinybert", "train.save_steps=4", "train.max_steps=14", "train.batch_size=16"]

@@ -126,6 +126,7 @@ def test_a_study_killed_ten_times_finishes_as_if_it_had_not_been(small_study, do
 
 
 @pytest.mark.chaos
+@pytest.mark.slow
 def test_quick_runs_killed_ten_times_are_each_done_once(tmp_path):
     study = {
         "tasks": ["glue/rte", "glue/cola", "glue/mrpc"],

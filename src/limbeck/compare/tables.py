@@ -22,6 +22,7 @@ from limbeck.show import out
 Form = Literal["terminal", "markdown", "latex", "csv"]
 FORMS: tuple[Form, ...] = get_args(Form)
 _FORM_OF: dict[str, Form] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
+ENDINGS = tuple(_FORM_OF)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from limbeck.errors import LimbeckError
+from limbeck.errors import LimbeckError, MissingExtra
 from limbeck.study.jobs import Job, Outcome, attempt, do
 
 Work = Callable[[Job], None]
@@ -144,7 +144,7 @@ class Ray:
         try:
             import ray
         except ImportError as error:
-            raise LimbeckError("This engine needs Ray: pip install 'limbeck[ray]'.") from error
+            raise MissingExtra("This engine needs Ray: pip install 'limbeck[ray]'.") from error
         self._ray = ray
         options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
         if address == "local":

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from limbeck.errors import LimbeckError
+from limbeck.errors import MissingExtra
 
 _TRIALS_BEFORE_PRUNING = 4
 
@@ -28,7 +28,7 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise LimbeckError("The sampler tpe needs Optuna: pip install 'limbeck[search]'.") from error
+        raise MissingExtra("The sampler tpe needs Optuna: pip install 'limbeck[search]'.") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
 

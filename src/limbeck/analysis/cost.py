@@ -1,0 +1,132 @@
+"""What a model costs: parameters, disk, a training step and a prediction, each timed beside what it is compared with.
+
+The sides take turns and the fastest turn of each counts, so that a busy moment hits none of them alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.analysis.opened import Opened
+from limbeck.assemble import Data, Parts, assemble, cannot_cache
+from limbeck.capture import model_inputs
+from limbeck.errors import ModelError
+from limbeck.models import parameters, resolve
+from limbeck.recipe import MethodBlock, Recipe
+
+_REPEATS = 4
+_REFERENCE = "kd"
+
+
+def cost_of(opened: Opened, folder: Path) -> dict[str, Any]:
+    """What was counted and timed (paper 001, table 8):
+
+    ``parameters``, ``trained_parameters`` (with what the method trains beside the student), ``disk_bytes``,
+    ``step_milliseconds``, and of predicting a batch ``milliseconds`` per example, ``batch_size`` and ``tokens``; with
+    a teacher also ``teacher_parameters``, ``teacher_disk_bytes``, ``teacher_milliseconds``, ``speedup``, and relative
+    to kd, which needs the teacher's head, ``training`` and ``inference``.
+
+    ``folder`` is for what the teacher computes. Leaves gradients in the student before training, and changes a teacher
+    that learns: measure everything else first.
+    """
+    parts, recipe = opened.parts, opened.recipe
+    sides = [parts, *_reference(recipe)]
+    _prepare(opened, folder)
+    steps = fastest([_step(side, opened.data, opened.device) for side in sides])
+    batch = next(opened.batches())
+    models = [opened.after, *(side.student.to(opened.device) for side in sides[1:])]
+    models += [parts.teacher.to(opened.device)] if parts.teacher is not None else []
+    examples, tokens = batch["input_ids"].shape
+    predictions = [1000 * seconds / examples for seconds in fastest([_predict(model, batch) for model in models])]
+    found: dict[str, Any] = {
+        "parameters": parameters(opened.after),
+        "trained_parameters": sum(p.numel() for p in parts.distiller.parameters() if p.requires_grad),
+        "disk_bytes": weight_bytes(opened.run.path),
+        "step_milliseconds": 1000 * steps[0],
+        "milliseconds": predictions[0],
+        "batch_size": examples,
+        "tokens": tokens,
+    }
+    if recipe.method.name == _REFERENCE:
+        found |= {"training": 1.0, "inference": 1.0}
+    elif len(sides) > 1:
+        found |= {"training": steps[0] / steps[1], "inference": predictions[0] / predictions[1]}
+    if recipe.teacher is not None:
+        found |= {
+            "teacher_parameters": parameters(parts.teacher),
+            "teacher_disk_bytes": weight_bytes(recipe.teacher.model),
+            "teacher_milliseconds": predictions[-1],
+            "speedup": predictions[-1] / predictions[0],
+        }
+    return found
+
+
+def _reference(recipe: Recipe) -> list[Parts]:
+    """The same run by kd, where it is another method and has a teacher with a head, which kd needs."""
+    if recipe.teacher is None or recipe.method.name == _REFERENCE:
+        return []
+    try:
+        return [assemble(recipe.model_copy(update={"method": MethodBlock(name=_REFERENCE)}))]
+    except ModelError:  # of a teacher without a head; anything else would have kept the run itself from being opened
+        return []
+
+
+def fastest(sides: Sequence[Callable[[], object]], repeats: int = _REPEATS) -> list[float]:
+    """Seconds of the fastest turn of each side, after one that does not count."""
+    best = [float("inf")] * len(sides)
+    for turn in range(repeats + 1):
+        for number, side in enumerate(sides):
+            start = time.perf_counter()
+            side()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            if turn:
+                best[number] = min(best[number], time.perf_counter() - start)
+    return best
+
+
+def weight_bytes(model: str | Path) -> int | None:
+    """What a model's weights take on disk; None of one on the hub."""
+    folder = Path(resolve(model))
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else None
+
+
+def _prepare(opened: Opened, folder: Path) -> None:
+    """What a method does before training, here with few examples: FSD's memory."""
+    objective, parts = opened.parts.distiller.objective, opened.parts
+    if any(term.passes for term in objective):
+        live = cannot_cache(parts.task, parts.method) or parts.teacher is None
+        teacher = parts.distiller.teacher if live else opened.teacher("train", objective.needs().teacher, folder)
+        objective.to(opened.device).prepare(teacher, opened.data.batches("train"))
+
+
+def _step(parts: Parts, data: Data, device: torch.device) -> Callable[[], None]:
+    """Forward and backward on a batch of training examples, the teacher included; the optimiser is the same for all."""
+    distiller = parts.distiller.to(device).train()
+    if parts.method.held_out:
+        distiller.teacher.examine_on(data.batches("quiz"))  # type: ignore[union-attr]
+    rows = iter(data.splits["train"])
+    batch = data.collate([row for row, _ in zip(rows, range(data.batch_size), strict=False)])
+    batch = {name: value.to(device) for name, value in batch.items()}
+
+    def step() -> None:
+        distiller.zero_grad()
+        distiller(**batch)["loss"].backward()
+
+    return step
+
+
+def _predict(model: Any, batch: dict[str, Tensor]) -> Callable[[], None]:
+    model.eval()
+
+    def predict() -> None:
+        with torch.inference_mode():
+            model(**model_inputs(model, batch))
+
+    return predict

@@ -1,0 +1,107 @@
+"""What is measured of hidden features, batch by batch: CKA maps, relation difference, intra-class similarity."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limbeck.pooling import left_aligned
+from limbeck.similarity import MinibatchCKA, cka, unit
+
+RELATIONS = ("inter_euclidean", "inter_cosine", "intra_euclidean", "intra_cosine")
+
+
+class LayerCKA:
+    """CKA of every layer of one model with every layer of another, over all batches seen (unbiased)."""
+
+    def __init__(self) -> None:
+        self._total = MinibatchCKA()
+
+    def update(self, rows: Sequence[Tensor], columns: Sequence[Tensor]) -> None:
+        """Features of the same samples, (n, d) of each layer."""
+        self._total.update(torch.stack(list(rows))[:, None], torch.stack(list(columns))[None])
+
+    def value(self) -> np.ndarray:
+        """(layers of the first model, layers of the second)."""
+        return self._total.compute().numpy()
+
+
+def heat_map(teacher: Sequence[Tensor], other: Sequence[Tensor], estimator: str = "unbiased") -> np.ndarray:
+    """CKA of each mini-batch of the teacher with each of another model, (m, m): the same samples on the diagonal.
+
+    Each of the m mini-batches is (n, d), with the same n; off the diagonal, samples are paired as they come (paper 001,
+    figure 4).
+    """
+    others = torch.stack(list(other))
+    # row by row, so that memory does not grow with the square of m
+    return torch.stack([cka(others, batch[None], estimator=estimator) for batch in teacher]).numpy()
+
+
+class RelationDifference:
+    """How far relations differ between two models on average (paper 001, equations 12 and 13).
+
+    Inter: between the samples of a batch, whose features are those of their tokens side by side; intra: between the
+    tokens of a sample. Relations are Euclidean distances and cosines.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = defaultdict(float)
+        self._weights: dict[str, float] = defaultdict(float)
+
+    def update(self, student: Tensor, teacher: Tensor, mask: Tensor) -> None:
+        """Features of tokens (B, L, D) of both models; ``mask`` is True for real tokens."""
+        sides, mask = left_aligned(mask, student.double(), teacher.double())
+        real = (mask[:, :, None] & mask[:, None, :]).double()
+        for name, relate in (("euclidean", _distances), ("cosine", _cosines)):
+            inter = _apart(*(relate(side.flatten(1)) for side in sides))
+            # batches count by their samples, so that a short last one does not weigh as much as the others
+            self._add(f"inter_{name}", float(inter.mean()) * len(mask), len(mask))
+            intra = (_apart(*map(relate, sides)) * real).sum((1, 2)) / real.sum((1, 2)).clamp(min=1)
+            self._add(f"intra_{name}", float(intra.sum()), len(mask))
+
+    def _add(self, name: str, total: float, weight: float) -> None:
+        self._sums[name] += total
+        self._weights[name] += weight
+
+    def values(self) -> dict[str, float]:
+        return {name: self._sums[name] / self._weights[name] for name in RELATIONS}
+
+
+def _distances(x: Tensor) -> Tensor:
+    return torch.cdist(x, x)
+
+
+def _cosines(x: Tensor) -> Tensor:
+    rows = unit(x)
+    return rows @ rows.mT
+
+
+def _apart(ours: Tensor, theirs: Tensor) -> Tensor:
+    return (ours - theirs).abs()
+
+
+class IntraClassSimilarity:
+    """M_ICS (paper 003): the mean cosine of each sample with all samples of its class, itself included.
+
+    The cosines of a class add up to the square of its sum of unit vectors, so that only the sums are kept.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[int, Tensor] = {}
+        self._counts: dict[int, int] = defaultdict(int)
+
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """Features (n, d) of samples and their classes (n,)."""
+        units = unit(features.double())
+        for label in labels.unique().tolist():
+            rows = units[labels == label]
+            self._sums[label] = self._sums.get(label, torch.zeros_like(rows[0])) + rows.sum(0)
+            self._counts[label] += len(rows)
+
+    def value(self) -> float:
+        of_classes = (float(total @ total) / self._counts[label] for label, total in self._sums.items())
+        return sum(of_classes) / sum(self._counts.values())

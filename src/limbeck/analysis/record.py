@@ -1,0 +1,71 @@
+"""What was measured of one run, as it lies in the ``analysis`` folder of its run directory.
+
+No model is needed to read it, so nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from limbeck.errors import RunError
+from limbeck.files import replacing, write_text
+
+FOLDER = "analysis"
+NORMS = ("none", "l2", "layernorm", "softmax")  # paper 002, figure 5
+
+
+@dataclass(frozen=True)
+class Record:
+    """Numbers and arrays of one run.
+
+    ``values``, each where it could be measured::
+
+        layers                  {"teacher": 12, "student": 6}
+        cka_diagonal            {"teacher": 1.0, "before": 0.71, "after": 0.93}: means of the heat maps' diagonals
+        relation_difference     [{"step": 0, "inter_euclidean": ..., "inter_cosine", "intra_euclidean",
+                                 "intra_cosine"}, ...]: of the student before, of checkpoints that were kept, and after
+        intra_class_similarity  {"teacher": 0.8, "before": 0.3, "after": 0.7}
+        sentences               [{"text": "...", "tokens": ["[CLS]", ...]}, ...]
+        cost                    see :mod:`limbeck.analysis.cost`
+
+    ``arrays``::
+
+        heat_map.{teacher, before, after}   (m, m): CKA of the teacher's mini-batch i and the other model's j
+        layers.{before, after}              (teacher's layers + 1, student's layers + 1), layer 0: embeddings
+        layers.students                     (student's layers + 1) squared: before against after
+        tokens.{sentence}.{teacher, student}.{norm}   (L, L) relations of a sentence's tokens
+    """
+
+    settings: dict[str, Any]  # examples, batch_size, pool, layer, estimator, and what was asked for
+    values: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+def write_record(run: Path, record: Record) -> None:
+    folder = run / FOLDER
+    with replacing(folder / "arrays.npz") as file:
+        np.savez_compressed(file, **record.arrays)  # type: ignore[arg-type]
+        # the values of an older record must not stand beside these arrays
+        (folder / "analysis.json").unlink(missing_ok=True)
+    # last, because without it there is no record
+    write_text(folder / "analysis.json", json.dumps({"settings": record.settings, **record.values}, indent=2) + "\n")
+
+
+def read_record(run: Path) -> Record | None:
+    """What was measured of a run; None where nothing was."""
+    file, arrays = (run / FOLDER / name for name in ("analysis.json", "arrays.npz"))
+    if not file.is_file():
+        return None
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        # opened here, because numpy leaves a damaged file open
+        with arrays.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
+            return Record({**values.pop("settings")}, values, dict(found))
+    except Exception as error:  # numpy interprets what it finds, so damage may raise anything
+        seen = " ".join(str(error).split())
+        raise RunError(f"{file.parent} is damaged ({seen}). Measure it again: limbeck analyze --force {run}") from error

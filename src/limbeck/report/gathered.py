@@ -1,0 +1,136 @@
+"""All that runs say about themselves, read once for every figure and table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from limbeck.analysis.decisions import Decisions, decisions_of
+from limbeck.analysis.record import Record, read_record
+from limbeck.compare.entries import Entry, Found
+
+
+class Spread(NamedTuple):
+    """A mean over seeds, with its deviation where there are several."""
+
+    mean: float
+    sd: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Student:
+    """One label on one task."""
+
+    entry: Entry
+    number: int  # among all labels: it looks the same in every figure
+    records: tuple[Record, ...]  # of the seeds that were measured
+    decisions: tuple[Decisions, ...]  # of every seed
+
+    @property
+    def label(self) -> str:
+        return self.entry.label
+
+    def values(self, *place: str) -> list[float]:
+        """The number at this place of each record that has one."""
+        return [value for value in (_number(record.values, place) for record in self.records) if value is not None]
+
+    def spread(self, *place: str) -> Spread | None:
+        return spread(self.values(*place))
+
+    def array(self, name: str) -> np.ndarray | None:
+        return next((record.arrays[name] for record in self.records if name in record.arrays), None)
+
+    def scores(self, metric: str) -> Spread | None:
+        """None too where a run diverged: a mean without it would flatter."""
+        found = [run.scores[metric] for run in self.entry.runs if metric in run.scores]
+        return spread(found) if all(map(math.isfinite, found)) else None
+
+    def parameters(self) -> float | None:
+        known = [run.parameters for run in self.entry.runs if run.parameters is not None]
+        return fmean(known) if known else None
+
+
+@dataclass(frozen=True)
+class TaskResults:
+    task: str
+    students: tuple[Student, ...]
+    teacher_scores: dict[str, float]
+    teacher_parameters: float | None
+
+    @property
+    def metric(self) -> str:
+        """The main metric; empty where no run is finished."""
+        return next((name for student in self.students for run in student.entry.runs for name in run.scores), "")
+
+    def shared(self, *place: str) -> float | None:
+        """A number that does not depend on the label, such as the teacher's: its mean over all records."""
+        found = [value for student in self.students for value in student.values(*place)]
+        return fmean(found) if found else None
+
+
+@dataclass(frozen=True)
+class Results:
+    labels: tuple[str, ...]
+    tasks: tuple[TaskResults, ...]
+
+    @property
+    def several(self) -> bool:
+        return len(self.tasks) > 1
+
+    def on(self, task: str) -> str:
+        """What a title needs to name its task."""
+        return f" on {task}" if self.several else ""
+
+
+def gather(found: Found) -> Results:
+    labels = list(dict.fromkeys(entry.label for entry in found.entries))
+    tasks = dict.fromkeys(entry.task for entry in found.entries)
+    return Results(tuple(labels), tuple(_task(found, task, labels) for task in tasks))
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    if not values:
+        return None
+    return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
+
+
+def finite(values: Iterable[Any]) -> list[float]:
+    """Those that are numbers: files of measurements may hold null and NaN."""
+    return [float(value) for value in values if _is_number(value)]
+
+
+def _task(found: Found, task: str, labels: Sequence[str]) -> TaskResults:
+    entries = [entry for entry in found.entries if entry.task == task]
+    runs = [run for entry in entries for run in entry.runs]
+    teachers = {run.teacher: run.teacher_scores for run in runs if run.teacher_scores}
+    sizes = [run.teacher_parameters for run in runs if run.teacher_parameters is not None]
+    if task in found.teachers:
+        teachers = teachers or {"": found.teachers[task].scores}
+        sizes = sizes or [size for size in [found.teachers[task].parameters] if size is not None]
+    names = dict.fromkeys(name for scores in teachers.values() for name in scores)
+    return TaskResults(
+        task=task,
+        students=tuple(_student(entry, labels.index(entry.label)) for entry in entries),
+        teacher_scores={n: fmean(scores[n] for scores in teachers.values() if n in scores) for n in names},
+        teacher_parameters=fmean(sizes) if sizes else None,
+    )
+
+
+def _student(entry: Entry, number: int) -> Student:
+    records = [record for record in (read_record(run.path) for run in entry.runs) if record is not None]
+    return Student(entry, number, tuple(records), tuple(decisions_of(run.path) for run in entry.runs))
+
+
+def _number(values: Any, place: Sequence[str]) -> float | None:
+    for name in place:
+        values = values.get(name) if isinstance(values, dict) else None
+    return float(values) if _is_number(values) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,153 @@
+"""One self-contained page: no network, no script; it is read on a phone, printed, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from limbeck.compare.comparison import Result, compare
+from limbeck.compare.details import details
+from limbeck.compare.entries import Found, read_entries
+from limbeck.compare.tables import Table
+from limbeck.errors import DataError, MissingExtra, RunError
+from limbeck.files import write_text
+from limbeck.report.drawing import Drawn, inline_svg
+from limbeck.report.figures import all_figures
+from limbeck.report.folder import write_folder
+from limbeck.report.gathered import gather
+from limbeck.report.layout import listed, stem
+from limbeck.report.provenance import environment_of, names_only, runs_of, ways_to_repeat
+from limbeck.report.summary import sentences, title_of, warning
+from limbeck.report.tables import BY_CLASS, CALIBRATION, CKA, COST, RANKS, RESTORATION, SIMILARITY, all_tables
+
+_ANALYSES: dict[str, tuple[str, tuple[str, ...]]] = {  # by kind of figure: a heading, and the tables that belong to it
+    "restoration": ("Restoration of the teacher's answers", (RESTORATION,)),
+    "heat maps": ("CKA of mini-batches", (CKA,)),
+    "layers": ("CKA of layers", ()),
+    "relation difference": ("Relation difference", (RANKS,)),
+    "intra-class similarity": ("Intra-class similarity", (SIMILARITY,)),
+    "tokens": ("Relations of tokens", ()),
+    "calibration": ("Calibration", (CALIBRATION,)),
+}
+_FROM_PREDICTIONS = ("restoration", "calibration")
+
+
+@dataclass(frozen=True)
+class _Analysis:
+    anchor: str
+    title: str
+    figures: list[Drawn]
+    tables: list[Table]
+    more: list[Table]  # to be opened
+
+
+def write_report(paths: Sequence[Path], output: Path, figures: Path | None = None) -> None:
+    """The page about everything at ``paths``; with ``figures``, its figures and tables as files in that folder."""
+    if output.is_dir():
+        raise RunError(f"{output} is a folder. Name the page to write, such as {output / 'report.html'}.")
+    template = _template()
+    found = read_entries(paths)
+    page = template.render(_content(found, paths))
+    if figures is not None:
+        write_folder(found, figures)
+    write_text(output, page)
+
+
+def _template() -> Any:
+    try:
+        import jinja2
+        import markupsafe
+    except ImportError as error:
+        raise MissingExtra("A report needs jinja2: pip install 'limbeck[report]'.") from error
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    # both are written by us: labels and texts of users are escaped inside the figures
+    environment.filters["svg"] = lambda drawn: markupsafe.Markup(inline_svg(drawn))
+    environment.globals["css"] = markupsafe.Markup(_file("page.css"))
+    return environment.from_string(_file("page.html"))
+
+
+def _file(name: str) -> str:
+    return (resources.files("limbeck.report") / name).read_text(encoding="utf-8")
+
+
+def _content(found: Found, paths: Sequence[Path]) -> dict[str, Any]:
+    results, compared = gather(found), _compared(found)
+    drawn, tables = all_figures(found, results), all_tables(found, results)
+    analyses = [
+        _Analysis(
+            anchor=f"analysis-{stem(kind)}",
+            title=title,
+            figures=[figure for figure in drawn if figure.kind == kind],
+            tables=[table for table in tables if _is_one_of(table, names)],
+            more=[table for table in tables if kind == "restoration" and _is_one_of(table, (BY_CLASS,))],
+        )
+        for kind, (title, names) in _ANALYSES.items()
+    ]
+    costs = [table for table in tables if _is_one_of(table, (COST,))]
+    runs = [run for entry in found.entries for run in entry.runs]
+    return {
+        "title": title_of(found.title, results),
+        "sentences": sentences(results),
+        "warning": warning(results),
+        "scores": compared.table,
+        "score_data": _score_data(found, compared),
+        "notes": [names_only(note, paths, runs) for note in compared.table.notes],
+        "details": details(compared.scores, compared.tests),
+        "trade_off": [figure for figure in drawn if figure.kind == "trade-off"],
+        "costs": costs,
+        "curves": [figure for figure in drawn if figure.kind == "curves"],
+        "analyses": [analysis for analysis in analyses if analysis.figures or analysis.tables],
+        "missing": _missing({figure.kind for figure in drawn}, bool(costs)),
+        "runs": runs_of(found),
+        "environment": environment_of(runs),
+        "repeat": ways_to_repeat(found, paths),
+    }
+
+
+def _compared(found: Found) -> Result:
+    """As the study says; a report is worth having where its test is not for these runs."""
+    try:
+        return compare(found)
+    except DataError as error:
+        untested = compare(found, baselines=())
+        note = f"The differences were not tested: {error}"
+        return replace(untested, table=replace(untested.table, notes=(*untested.table.notes, note)))
+
+
+def _is_one_of(table: Table, names: Sequence[str]) -> bool:
+    """Tables of one task among several say which in their title."""
+    return any(table.title == name or table.title.startswith(f"{name} on ") for name in names)
+
+
+def _score_data(found: Found, compared: Result) -> dict[tuple[int, int], dict[str, str]]:
+    """For programs that read the page: what is behind each cell of the table of scores, by row and column."""
+    several = len({entry.task for entry in found.entries}) > 1
+    metrics = {
+        f"{entry.task} {name}" if several else name: (entry.task, name)
+        for entry in found.entries
+        for name in [*(name for run in entry.runs for name in run.scores), *(item.metric for item in entry.reported)]
+    }
+    means = {(score["task"], score["metric"], score["label"]): score["mean"] for score in compared.scores}
+    first = max(compared.table.rules, default=0)  # above are the rows of the majority and the teacher
+    data = {}
+    for row, cells in enumerate(compared.table.rows[first:], start=first):
+        for column, name in enumerate(compared.table.head):
+            if name in metrics:
+                place = (*metrics[name], cells[0].text)
+                value = {"data-value": repr(means[place])} if place in means else {}
+                data[row, column] = dict(zip(("data-task", "data-metric", "data-label"), place, strict=True)) | value
+    return data
+
+
+def _missing(kinds: set[str], timed: bool) -> dict[str, str]:
+    """Names of the analyses that were not made, by what would make them; empty where none is missing."""
+    measured = [*(kind for kind in _ANALYSES if kind not in (*kinds, *_FROM_PREDICTIONS)), *([] if timed else ["cost"])]
+    return {
+        "measured": listed(measured),
+        "predicted": listed([kind for kind in _FROM_PREDICTIONS if kind not in kinds]),
+    }

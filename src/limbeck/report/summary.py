@@ -1,0 +1,132 @@
+"""What a report says first, in sentences that are true of these runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from limbeck.metrics import SMALLER_IS_BETTER, shown
+from limbeck.report.gathered import Results, Student, TaskResults
+from limbeck.report.layout import listed
+
+_ONE_SEED = "has one run only, which says nothing about other seeds: differences may be chance."
+
+
+def title_of(study: str, results: Results) -> str:
+    names = [study] if study else [task.task for task in results.tasks]
+    return f"Distillation report: {listed(names) if len(names) < 4 else f'{len(names)} tasks'}"
+
+
+def sentences(results: Results) -> list[str]:
+    """The best student beside its teacher, then how much was run."""
+    best = _best_on_average(results) if results.several else ""
+    return [*([best] if best else [_best_on(task) for task in results.tasks]), _amount(results)]
+
+
+def warning(results: Results) -> str:
+    """Empty where every method has several seeds."""
+    entries = [student.entry for task in results.tasks for student in task.students if student.entry.runs]
+    single = [entry for entry in entries if len(entry.runs) == 1]
+    if not single:
+        return ""
+    if len(single) == len(entries):
+        return f"Every method {_ONE_SEED}"
+    names = [f"{entry.label}{results.on(entry.task)}" for entry in single]
+    each = [f"{name} {_ONE_SEED}" for name in names]
+    return each[0] if len(each) == 1 else f"Each of {listed(names)} {_ONE_SEED}"
+
+
+def _best_on(task: TaskResults) -> str:
+    scores = {student: found.mean for student in task.students if (found := student.scores(task.metric)) is not None}
+    if not scores:
+        return f"On {task.task} no student has a score yet."
+    value = (min if task.metric in SMALLER_IS_BETTER else max)(scores.values())
+    best = [student for student, score in scores.items() if shown(task.metric, score) == shown(task.metric, value)]
+    who = _who(f"On {task.task}", [student.label for student in best], len(scores))
+    teacher = task.teacher_scores.get(task.metric)
+    parts = [f"{task.metric} {shown(task.metric, value)}{_over_seeds(best)}", *_beside(task.metric, value, teacher)]
+    if len(best) == 1:
+        parts += _smaller([(best[0], task)])
+    return f"{who}: {', '.join(parts)}."
+
+
+def _best_on_average(results: Results) -> str:
+    """Empty where a mean over tasks would compare students by different tasks, or add up different things."""
+    if any(task.metric in SMALLER_IS_BETTER for task in results.tasks):
+        return ""
+    pairs = {label: _everywhere(results, label) for label in results.labels}
+    scores = {
+        label: fmean(found.mean for student, task in on if (found := student.scores(task.metric)) is not None)
+        for label, on in pairs.items()
+        if on and all(student.scores(task.metric) is not None for student, task in on)
+    }
+    if not scores:
+        return ""
+    value = max(scores.values())
+    best = [label for label, score in scores.items() if shown("", score) == shown("", value)]
+    who = _who(f"On average over {len(results.tasks)} tasks", best, len(scores))
+    teachers = [task.teacher_scores.get(task.metric) for task in results.tasks]
+    known = [score for score in teachers if score is not None]
+    teacher = fmean(known) if len(known) == len(teachers) else None
+    parts = [f"main score {shown('', value)}", *_beside("", value, teacher)]
+    if len(best) == 1:
+        parts += _smaller(pairs[best[0]])
+    return f"{who}: {', '.join(parts)}."
+
+
+def _everywhere(results: Results, label: str) -> list[tuple[Student, TaskResults]]:
+    """A label on every task; nothing where it is missing on one."""
+    found = [(student, task) for task in results.tasks for student in task.students if student.label == label]
+    return found if len(found) == len(results.tasks) else []
+
+
+def _who(where: str, best: Sequence[str], among: int) -> str:
+    if among == 1:
+        return f"{where} the student is {best[0]}"
+    if len(best) == 1:
+        return f"{where} the best student is {best[0]}"
+    return f"{where} {listed(best)} are equal and the best students"
+
+
+def _over_seeds(best: Sequence[Student]) -> str:
+    seeds = len(best[0].entry.runs)
+    return f" (mean of {seeds} seeds)" if len(best) == 1 and seeds > 1 else ""
+
+
+def _beside(metric: str, value: float, teacher: float | None) -> list[str]:
+    if teacher is None:
+        return []
+    if metric in SMALLER_IS_BETTER or teacher <= 0:
+        return [f"where the teacher has {shown(metric, teacher)}"]
+    return [f"{100 * value / teacher:.1f}% of the teacher's {shown(metric, teacher)}"]
+
+
+def _smaller(pairs: Sequence[tuple[Student, TaskResults]]) -> list[str]:
+    """How much smaller and faster than the teacher, as means over tasks."""
+    sizes = [
+        (size, task.teacher_parameters)
+        for student, task in pairs
+        if (size := student.parameters()) is not None and task.teacher_parameters
+    ]
+    speeds = [found.mean for student, _ in pairs if (found := student.spread("cost", "speedup")) is not None]
+    parts = []
+    if len(sizes) == len(pairs):
+        share = fmean(ours / theirs for ours, theirs in sizes)
+        parts.append("with as many parameters" if share == 1 else f"with {100 * share:.1f}% of the parameters")
+    if len(speeds) == len(pairs):
+        parts.append(f"{fmean(speeds):.2f} times as fast")
+    return parts
+
+
+def _amount(results: Results) -> str:
+    entries = [student.entry for task in results.tasks for student in task.students]
+    runs, seeds = sum(len(entry.runs) for entry in entries), sorted({len(entry.runs) for entry in entries})
+    each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    return (
+        f"{_count(runs, 'run')}: {_count(len(results.labels), 'method')} on {_count(len(results.tasks), 'task')}, "
+        f"{each} {'seed' if seeds == [1] else 'seeds'} each."
+    )
+
+
+def _count(number: int, name: str) -> str:
+    return f"{number:,} {name}{'' if number == 1 else 's'}"

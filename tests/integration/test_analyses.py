@@ -1,0 +1,213 @@
+"""What an analysis measures in tiny runs of every kind, against plain transformers and on cases with known answers."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from tiny import read_json
+from tiny_runs import RUNS, recipe_of
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from limbeck.analysis import cost, opened
+from limbeck.analysis.analyze import Settings, analyze
+from limbeck.analysis.geometry import RELATIONS, IntraClassSimilarity, LayerCKA, RelationDifference, heat_map
+from limbeck.analysis.opened import open_run
+from limbeck.analysis.record import NORMS, read_record
+
+pytestmark = pytest.mark.usefixtures("quick_collection")
+QUICK = Settings(cost=False)
+
+
+def hashes(folder):
+    """Of everything but the analysis."""
+    files = (file for file in sorted(folder.rglob("*")) if file.is_file() and file.parent != folder / "analysis")
+    return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_kind_of_run(run, name):
+    path = run(name)
+    before = hashes(path)
+    (record,) = analyze([path])
+    assert hashes(path) == before
+    assert read_record(path).values == record.values
+    values, arrays = record.values, record.arrays
+    taught, student = name != "alone", 4 if name in ("same", "alone") else 2
+    assert values["layers"] == {"student": student} | ({"teacher": 4} if taught else {})
+    assert all(np.isfinite(array).all() for array in arrays.values())
+    assert arrays["layers.students"].shape == (student + 1, student + 1)
+    models = {"before", "after"} | ({"teacher"} if taught else set())
+    of_classes = RUNS[name].get("problem", "classification") == "classification"
+    assert set(values.get("intra_class_similarity", {})) == (models if of_classes else set())
+    assert {key.partition(".")[2] for key in arrays if key.startswith("heat_map")} == (models if taught else set())
+    if taught:
+        assert arrays["layers.before"].shape == arrays["layers.after"].shape == (5, student + 1)
+        for model in models:
+            found = arrays[f"heat_map.{model}"]
+            assert found.shape[0] == found.shape[1] >= 8
+            assert values["cka_diagonal"][model] == pytest.approx(np.mean([found[i, i] for i in range(len(found))]))
+        assert values["cka_diagonal"]["teacher"] == pytest.approx(1, abs=1e-5)
+        assert [row["step"] for row in values["relation_difference"]] == ([0, 1, 2, 3, 4] if name == "fsd" else [0, 4])
+        assert all(row[relation] >= 0 for row in values["relation_difference"] for relation in RELATIONS)
+    assert len(values["sentences"]) == 2
+    for number, sentence in enumerate(values["sentences"]):
+        size = len(sentence["tokens"])
+        for side in ("teacher", "student") if taught else ("student",):
+            assert {arrays[f"tokens.{number}.{side}.{norm}"].shape for norm in NORMS} == {(size, size)}
+    check_cost(path, values["cost"], recipe_of(path), name)
+
+
+def check_cost(path, found, recipe, name):
+    assert all(value > 0 for value in found.values())
+    weights = path / "student" / "model.safetensors"
+    assert found["disk_bytes"] == weights.stat().st_size
+    assert found["parameters"] == read_json(path / "metrics.json")["parameters"] <= found["trained_parameters"]
+    assert (found["trained_parameters"] > found["parameters"]) == (name == "fsd")  # its memory
+    if name == "alone":
+        assert not {"training", "inference", "speedup"} & found.keys()
+        return
+    assert ("training" in found) == ("inference" in found) == (name != "headless")  # kd needs a head
+    if recipe["method"]["name"] == "kd":
+        assert found["training"] == found["inference"] == 1.0
+    assert found["speedup"] == pytest.approx(found["teacher_milliseconds"] / found["milliseconds"])
+    teacher = AutoModelForSequenceClassification.from_pretrained(recipe["teacher"]["model"])
+    if name == "kd":
+        assert found["teacher_parameters"] == sum(p.numel() for p in teacher.parameters()) > found["parameters"]
+        assert found["batch_size"] == 5 and found["tokens"] <= 16
+
+
+def test_the_fastest_of_turns(monkeypatch):
+    """The first turn does not count, and the sides take turns."""
+    clock, turns = [0.0], []
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: clock[0])
+
+    def side(name, seconds):
+        def work():
+            turns.append(name)
+            clock[0] += seconds[turns.count(name) - 1]
+
+        return work
+
+    found = cost.fastest([side("a", [1.0, 5.0, 4.0, 6.0]), side("b", [9.0, 2.0, 3.0, 2.5])], repeats=3)
+    assert found == pytest.approx([4.0, 2.0]) and "".join(turns) == "abababab"
+
+
+def seen_by(model, batch):
+    """Every layer's hidden states, from transformers itself."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    with torch.no_grad():
+        return model.eval()(**{name: batch[name] for name in names}, output_hidden_states=True).hidden_states
+
+
+def pooled(layers, mask, pool):
+    counts = mask.sum(1)
+    if pool == "mean":
+        return [(layer * mask[..., None]).sum(1) / counts[:, None] for layer in layers]
+    return [layer[torch.arange(len(mask)), 0 if pool == "cls" else counts - 1] for layer in layers]
+
+
+@pytest.mark.parametrize(("pool", "layer"), [("mean", "last"), ("cls", "penultimate"), ("last", "last")])
+def test_against_plain_transformers(run, pool, layer):
+    path = run("kd")
+    (record,) = analyze([path], Settings(pool=pool, layer=layer, estimator="biased", cost=False))
+    batches = list(open_run(path, 1000).batches())
+    ids = [number for batch in batches for number in batch["ids"].tolist()]
+    assert sorted(ids) == list(range(40)) != ids and {len(batch["ids"]) for batch in batches} == {5}
+    teacher, after = map(AutoModel.from_pretrained, (recipe_of(path)["teacher"]["model"], path / "student"))
+    step = 0 if layer == "last" else 1
+    cka = {name: LayerCKA() for name in ("layers.before", "layers.after", "layers.students")}
+    relations, classes, rows = (
+        {name: make() for name in ("teacher", "before", "after")}
+        for make in (RelationDifference, IntraClassSimilarity, list)
+    )
+    for batch in batches:
+        mask = batch["attention_mask"].bool()
+        theirs = seen_by(teacher, batch)
+        # the student before training has the teacher's first two layers
+        models = {"teacher": theirs, "before": theirs[:3], "after": seen_by(after, batch)}
+        samples = {name: pooled(layers, mask, pool) for name, layers in models.items()}
+        for name, layers in models.items():
+            place = len(layers) - 1 - step
+            rows[name].append(samples[name][place])
+            classes[name].update(samples[name][place], batch["labels"])
+            relations[name].update(layers[place], theirs[4 - step], mask)
+        for name in ("before", "after"):
+            cka[f"layers.{name}"].update(samples["teacher"], samples[name])
+        cka["layers.students"].update(samples["before"], samples["after"])
+    expected = {name: found.value() for name, found in cka.items()}
+    expected |= {f"heat_map.{name}": heat_map(rows["teacher"], found, "biased") for name, found in rows.items()}
+    for name, array in expected.items():
+        assert record.arrays[name] == pytest.approx(array, abs=1e-4), name
+    for row, name in zip(record.values["relation_difference"], ("before", "after"), strict=True):
+        assert {relation: row[relation] for relation in RELATIONS} == pytest.approx(relations[name].values(), rel=1e-4)
+    similarities = {name: found.value() for name, found in classes.items()}
+    assert record.values["intra_class_similarity"] == pytest.approx(similarities, rel=1e-4)
+    assert len({round(value, 4) for value in similarities.values()}) == 3
+
+
+def test_token_relations_against_plain_transformers(run):
+    path = run("kd")
+    (record,) = analyze([path], Settings(sentences=("the cat sees a dog",), cost=False))
+    batch = AutoTokenizer.from_pretrained(path / "student")("the cat sees a dog", return_tensors="pt")
+    for side, source in (("teacher", recipe_of(path)["teacher"]["model"]), ("student", path / "student")):
+        tokens = seen_by(AutoModel.from_pretrained(source), batch)[-1][0].double()
+        normal = {
+            "none": tokens,
+            "l2": tokens / tokens.norm(dim=1, keepdim=True),
+            "layernorm": torch.nn.functional.layer_norm(tokens, tokens.shape[1:]),
+            "softmax": tokens.softmax(dim=1),
+        }
+        for norm, rows in normal.items():
+            assert record.arrays[f"tokens.0.{side}.{norm}"] == pytest.approx(
+                (rows @ rows.T).numpy(), rel=1e-3, abs=1e-4
+            )
+
+
+def test_a_student_that_is_its_teacher(run):
+    (record,) = analyze([run("same")], QUICK)
+    values, arrays = record.values, record.arrays
+    for name in ("layers.before", "layers.after", "layers.students"):
+        assert arrays[name].diagonal() == pytest.approx(np.ones(5), abs=1e-5)
+    for name in ("before", "after"):
+        assert arrays[f"heat_map.{name}"] == pytest.approx(arrays["heat_map.teacher"], abs=1e-5)
+    for row in values["relation_difference"]:
+        assert {name: row[name] for name in RELATIONS} == pytest.approx(dict.fromkeys(RELATIONS, 0), abs=1e-5)
+    assert values["intra_class_similarity"]["after"] == pytest.approx(values["intra_class_similarity"]["teacher"])
+    for norm in NORMS:
+        assert arrays[f"tokens.0.student.{norm}"] == pytest.approx(arrays[f"tokens.0.teacher.{norm}"], abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["narrow", "stages"])
+def test_the_student_before_training_is_the_one_that_training_began_with(run, trained, name):
+    """Its weights were random, or those of the stage before."""
+    models = open_run(run(name), 8)
+    source = trained(name) / "stage-1" if name == "stages" else trained(name)  # which was not changed by training
+    weights = AutoModelForSequenceClassification.from_pretrained(source / "student").state_dict()
+    after = models.after.state_dict()
+    for key, value in models.before.state_dict().items():
+        assert torch.allclose(value, weights[key], atol=1e-20), key
+    assert all(torch.allclose(after[key], weights[key], atol=1e-20) for key in after) == (name == "narrow")
+
+
+def same_rows(ours, theirs):
+    return [pytest.approx(row, rel=1e-5) for row in theirs] == ours
+
+
+def test_checkpoints(run):
+    path = run("fsd")
+    kept = analyze([path], QUICK)[0].values["relation_difference"]
+    assert len({row["inter_euclidean"] for row in kept}) == 4 and kept[1] == kept[0] | {"step": 1}  # the warm-up
+    metrics = path / "metrics.json"
+    text = metrics.read_text()
+    assert '"steps": 4' in text
+    metrics.write_text(text.replace('"steps": 4', '"steps": 9'))  # so that the last checkpoint is no longer the end
+    again = analyze([path], QUICK, force=True)[0].values["relation_difference"]
+    assert [row["step"] for row in again] == [0, 1, 2, 3, 4, 9] and same_rows(again[:5], kept)
+
+
+def test_a_memory_larger_than_the_sample_of_the_training_data(run, monkeypatch):
+    monkeypatch.setattr(opened, "_TRAINING_EXAMPLES", 3)  # of 4 centroids
+    assert analyze([run("fsd")])[0].values["cost"]["training"] > 0
