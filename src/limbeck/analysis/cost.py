@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from limbeck.recipe import MethodBlock, Recipe
 
 _REPEATS = 4
 _REFERENCE = "kd"
+_CANDIDATES = 128  # training examples that a batch is taken from
 
 
 def cost_of(opened: Opened, folder: Path) -> dict[str, Any]:
@@ -111,8 +113,9 @@ def _step(parts: Parts, data: Data, device: torch.device) -> Callable[[], None]:
     distiller = parts.distiller.to(device).train()
     if parts.method.held_out:
         distiller.teacher.examine_on(data.batches("quiz"))  # type: ignore[union-attr]
-    rows = iter(data.splits["train"])
-    batch = data.collate([row for row, _ in zip(rows, range(data.batch_size), strict=False)])
+    batch = data.collate(
+        _middle(list(islice(data.splits["train"], max(_CANDIDATES, data.batch_size))), data.batch_size)
+    )
     batch = {name: value.to(device) for name, value in batch.items()}
 
     def step() -> None:
@@ -120,6 +123,13 @@ def _step(parts: Parts, data: Data, device: torch.device) -> Callable[[], None]:
         distiller(**batch)["loss"].backward()
 
     return step
+
+
+def _middle(rows: list[Any], count: int) -> list[Any]:
+    """Those of medium length: batches in training have examples of similar lengths."""
+    rows = sorted(rows, key=lambda row: len(row["input_ids"]))
+    start = max(0, (len(rows) - count) // 2)
+    return rows[start : start + count]
 
 
 def _predict(model: Any, batch: dict[str, Tensor]) -> Callable[[], None]:

@@ -29,7 +29,7 @@ from limbeck.teacher import CachedTeacher, LiveTeacher
 
 logger = logging.getLogger("limbeck")
 
-_TRAINING_EXAMPLES = 512  # enough for a batch to time, and for what a method prepares before training
+_TRAINING_EXAMPLES = 128  # enough for a batch to time, and for what a method prepares before training
 _BATCH_SIZE = 32
 _FEWEST_BATCHES = 8  # where there are few examples, batches are smaller: a heat map needs several
 _SMALLEST_BATCH = 4  # below which CKA does not exist
@@ -107,8 +107,9 @@ def open_run(path: Path, examples: int, overrides: Sequence[str] = ()) -> Opened
         recipe = load_recipe(values=yaml.safe_load(recipe.to_yaml()), overrides=overrides)
     parts = assemble(recipe)
     if not isinstance(parts.task, TextTask):
-        # FSD's memory needs as many examples as it has centroids
-        sizes = {"train": max(_TRAINING_EXAMPLES, recipe.method.options.get("memory", 0)), "validation": examples}
+        # a batch, or for FSD's memory as many examples as it has centroids
+        least = max(recipe.train.batch_size, recipe.method.options.get("memory", 0))
+        sizes = {"train": max(_TRAINING_EXAMPLES, least), "validation": examples}
         splits = {name: _some(parts.task.split(name), count) for name, count in sizes.items()}
         task = dataclasses.replace(parts.task, splits=splits, dev_splits=("validation",))
         parts = dataclasses.replace(parts, task=task)
