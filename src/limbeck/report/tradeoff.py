@@ -60,8 +60,8 @@ def trade_off(task: TaskResults) -> list[Drawn]:
             name=stem("trade-off", task.task),
             title=f"Score against {across}, {task.task}",
             caption=(
-                f"The {task.metric} against {across}: best is {better} and to the left. The area of a marker grows with "
-                f"the number of parameters; bars are the standard deviation over seeds; the star is the teacher."
+                f"The {task.metric} against {across}: best is {better} and to the left. The area of a marker grows "
+                f"with the number of parameters; bars are the standard deviation over seeds; the star is the teacher."
                 f"{left_out}"
             ),
             alt=f"{task.metric} against {across} on {task.task}: {'; '.join(words)}.",
