@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -98,22 +98,25 @@ def analyze(
     """
     from limbeck.analysis.analyze import Settings
     from limbeck.analysis.analyze import analyze as measure
+    from limbeck.analysis.passes import Estimator, Layer, Pool
     from limbeck.compare.entries import read_entries
     from limbeck.compare.tables import show_table
+    from limbeck.report.figures import all_figures
     from limbeck.report.folder import write_folder
+    from limbeck.report.gathered import gather
+    from limbeck.report.tables import all_tables
 
     paths, overrides = _paths_and_overrides(words)
-    for option, value, choices in (
-        ("pool", pool, ("mean", "cls", "last")),
-        ("layer", layer, ("last", "penultimate")),
-        ("estimator", estimator, ("unbiased", "biased")),
-    ):
+    for option, value, known in (("pool", pool, Pool), ("layer", layer, Layer), ("estimator", estimator, Estimator)):
+        choices = get_args(known)
         if value not in choices:
             raise RecipeError(unknown(option, value, choices, f"There are {', '.join(choices)}."))
     settings = Settings(examples, pool, layer, estimator, tuple(sentence or ()), cost)  # type: ignore[arg-type]
     found = read_entries(paths)
     measure(_chosen(paths, found, all_seeds), settings, overrides=overrides, force=force)
-    tables, files = write_folder(found, output)
+    results = gather(found)
+    tables = all_tables(results)
+    files = write_folder(all_figures(results), tables, output)
     for table in tables:
         show_table(table)
     out.print(f"{len(files)} files in {output}", highlight=False)

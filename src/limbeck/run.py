@@ -66,6 +66,10 @@ class RunDirectory:
         """What the teacher computed, while the run needs it."""
         return self.path / "teacher-cache"
 
+    def stage(self, number: int) -> RunDirectory:
+        """Of a run of several, one before the last."""
+        return RunDirectory(self.path / f"stage-{number}")
+
     @property
     def finished(self) -> bool:
         return (self.path / "metrics.json").is_file()
@@ -99,7 +103,7 @@ def execute(
         if len(stages) > 1:
             logger.info("Stage %d of %d: %s on %s.", number, len(stages), stage.method.name, stage.task.name)
         last = number == len(stages)
-        folder = run if last else RunDirectory(run.path / f"stage-{number}")
+        folder = run if last else run.stage(number)
         if not folder.finished:
             new_data = show_data and (number == 1 or stage.task != stages[number - 2].task)
             stage = stage.model_copy(update={"student": student})

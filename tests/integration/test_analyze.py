@@ -51,7 +51,8 @@ def counted(monkeypatch):
 @pytest.fixture()
 def undrawn(monkeypatch):
     """Without the figures, which take longer than everything else."""
-    monkeypatch.setattr("limbeck.report.folder.write_folder", lambda found, folder: ([], []))
+    monkeypatch.setattr("limbeck.report.figures.all_figures", lambda results: [])
+    monkeypatch.setattr("limbeck.report.folder.write_folder", lambda figures, tables, folder: [])
 
 
 def test_files_and_tables(command, run, tmp_path):

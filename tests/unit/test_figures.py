@@ -18,6 +18,7 @@ from limbeck.compare.entries import read_entries
 from limbeck.errors import MissingExtra, RunError
 from limbeck.report.drawing import INK, inline_svg, save
 from limbeck.report.figures import all_figures
+from limbeck.report.gathered import gather
 from limbeck.report.layout import COLOURS, look
 
 HOSTILE = "_<b>&\"'$x$\n]"
@@ -42,12 +43,12 @@ def study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def drawn(study):
-    return all_figures(read_entries([study]))
+    return all_figures(gather(read_entries([study])))
 
 
 @pytest.fixture(scope="module")
 def drawn_again(study):
-    return all_figures(read_entries([study]))
+    return all_figures(gather(read_entries([study])))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def svgs(drawn):
 
 
 def figures(folder, kind):
-    return [found for found in all_figures(read_entries([folder])) if found.kind == kind]
+    return [found for found in all_figures(gather(read_entries([folder]))) if found.kind == kind]
 
 
 def only(folder, kind):
@@ -98,13 +99,13 @@ def test_every_axis_is_labelled(drawn):
 @pytest.mark.parametrize("labels", [["ft", "kd"], [f"a method with a long name, number {n}" for n in range(9)]])
 def test_nothing_is_cut_off(tmp_path, labels):
     study = measured_study(tmp_path / "study", labels, ["glue/rte"], seeds=1)
-    for found in all_figures(read_entries([study])):
+    for found in all_figures(gather(read_entries([study]))):
         check_inside(found)
 
 
 def test_nothing_is_cut_off_around_small_maps(tmp_path):
     write_record(make_run(tmp_path / "runs" / "kd", "kd"), a_record(depths=(2, 1), batches=2))
-    for found in all_figures(read_entries([tmp_path / "runs"])):
+    for found in all_figures(gather(read_entries([tmp_path / "runs"]))):
         check_inside(found)
 
 
@@ -213,7 +214,7 @@ def test_the_trade_off_shows_score_and_time(tmp_path):
 def test_without_a_time_the_trade_off_shows_parameters(tmp_path):
     make_runs(tmp_path / "runs", "kd", [0.7, 0.72])
     make_run(tmp_path / "runs" / "broken", "ft", 1, float("nan"))
-    (found,) = all_figures(read_entries([tmp_path / "runs"]))
+    (found,) = all_figures(gather(read_entries([tmp_path / "runs"])))
     assert found.kind == "trade-off" and "parameters" in panels(found)[0].get_xlabel()
     assert "kd 71.00 at 67.0 M parameters" in found.alt and "is not known: ft." in found.caption
 
@@ -260,7 +261,7 @@ def test_a_damaged_log_is_named(tmp_path):
     run = make_run(tmp_path / "runs" / "kd", "kd")
     (run / "history.jsonl").write_text('{"loss": 1')
     with pytest.raises(RunError, match=r"kd/history\.jsonl is damaged"):
-        all_figures(read_entries([tmp_path / "runs"]))
+        all_figures(gather(read_entries([tmp_path / "runs"])))
 
 
 def test_restoration_has_a_bar_for_each_score(tmp_path):
@@ -326,7 +327,7 @@ def test_many_maps_are_several_figures(tmp_path):
         record = a_record(number)
         kept = {name: values for name, values in record.arrays.items() if not name.startswith("layers.students")}
         write_record(make_run(tmp_path / "runs" / f"m{number}", f"m{number}"), Record({}, record.values, kept))
-    all_of_them = all_figures(read_entries([tmp_path / "runs"]))
+    all_of_them = all_figures(gather(read_entries([tmp_path / "runs"])))
     found = {kind: [one for one in all_of_them if one.kind == kind] for kind in ("heat maps", "layers", "tokens")}
     assert [len(panels(one)) for one in found["heat maps"]] == [12, 3]
     assert [one.name for one in found["heat maps"]] == ["heat-maps-glue-rte", "heat-maps-glue-rte-2"]
@@ -405,11 +406,11 @@ def test_signs_that_the_font_lacks_do_not_warn(tmp_path):
 
 def test_nothing_is_drawn_of_nothing(tmp_path):
     make_run(tmp_path / "runs" / "kd", "kd", parameters=None, teacher=None)
-    assert all_figures(read_entries([tmp_path / "runs"])) == []
+    assert all_figures(gather(read_entries([tmp_path / "runs"]))) == []
 
 
 def test_matplotlib_is_asked_for(tmp_path, monkeypatch):
     make_run(tmp_path / "runs" / "kd", "kd")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtra, match=r"pip install 'limbeck\[report\]'"):
-        all_figures(read_entries([tmp_path / "runs"]))
+        all_figures(gather(read_entries([tmp_path / "runs"])))

@@ -81,7 +81,7 @@ def written(paths, folder, figures=None):
 
 
 def table(folder, title):
-    return next((found for found in all_tables(read_entries([folder])) if found.title == title), None)
+    return next((found for found in all_tables(gather(read_entries([folder]))) if found.title == title), None)
 
 
 def rows(found):
@@ -341,11 +341,11 @@ def test_the_tables_of_calibration_and_similarity(tmp_path):
 def test_tables_of_nothing_are_left_out(tmp_path):
     make_run(tmp_path / "runs" / "kd", "kd")
     write_record(tmp_path / "runs" / "kd", Record({}, {"cka_diagonal": {"after": float("nan")}, "cost": None}, {}))
-    assert all_tables(read_entries([tmp_path / "runs"])) == []
+    assert all_tables(gather(read_entries([tmp_path / "runs"]))) == []
 
 
 def test_everything_that_was_measured_has_its_table(study):
-    titles = [found.title for found in all_tables(read_entries([study]))]
+    titles = [found.title for found in all_tables(gather(read_entries([study])))]
     assert titles == [
         "CKA on the diagonal",
         "Relation difference, ranks",

@@ -6,17 +6,16 @@ All of it from ``predictions.parquet``, without a model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from limbeck.compare.answers import Answers, label_names, read_answers, read_columns
+from limbeck.compare.answers import PREDICTIONS, Answers, agreement, label_names, read_answers, read_columns
 from limbeck.metrics import METRICS
 
-_FILE = "predictions.parquet"
 _BINS = 10
 
 
@@ -56,7 +55,7 @@ class Decisions:
 
 def decisions_of(run: Path) -> Decisions:
     """From the predictions that a run keeps; runs on plain text keep none."""
-    file = run / _FILE
+    file = run / PREDICTIONS
     if not file.is_file():
         return Decisions()
     answers = read_answers(file)
@@ -67,15 +66,15 @@ def decisions_of(run: Path) -> Decisions:
     )
     if "teacher_prediction" not in columns:
         return Decisions(calibration=student)
-    restored, agreement = _restored(answers, columns["teacher_prediction"], run)
-    return Decisions(agreement, restored, student, teacher)
+    taught = columns["teacher_prediction"]
+    alike = agreement(answers, replace(answers, predictions=taught))
+    return Decisions(alike, _restored(answers, taught, run), student, teacher)
 
 
-def _restored(answers: Answers, teacher: list[Any], run: Path) -> tuple[Restoration, float]:
+def _restored(answers: Answers, teacher: list[Any], run: Path) -> Restoration:
     student = answers.predictions
     if answers.kind == "numbers":
-        scores = {name: METRICS[name](student, teacher) for name in ("pearson", "spearman")}
-        return Restoration(scores), scores["pearson"]
+        return Restoration({name: METRICS[name](student, teacher) for name in ("pearson", "spearman")})
     if answers.kind == "questions":
         from limbeck.tasks.spans import rate
 
@@ -83,11 +82,10 @@ def _restored(answers: Answers, teacher: list[Any], run: Path) -> tuple[Restorat
             [rate(ours, [theirs], unanswerable=True) for ours, theirs in zip(student, teacher, strict=True)]
         )
         exact, f1 = rated.mean(axis=0).tolist()
-        return Restoration({"exact_match": exact, "f1": f1}), exact
+        return Restoration({"exact_match": exact, "f1": f1})
     if answers.kind == "tags":
         student, teacher = ([tag for tags in rows for tag in tags] for rows in (student, teacher))
-    agreement = float(np.mean(np.array(student) == np.array(teacher)))
-    return restoration(student, teacher, label_names(run)), agreement
+    return restoration(student, teacher, label_names(run))
 
 
 def restoration(student: Any, teacher: Any, names: Sequence[str] = ()) -> Restoration:

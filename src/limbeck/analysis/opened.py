@@ -101,7 +101,7 @@ def open_run(path: Path, examples: int, overrides: Sequence[str] = ()) -> Opened
     stages = load_recipe(path / "recipe.yaml").split()
     recipe = stages[-1]
     if len(stages) > 1:
-        started_from = StudentBlock(model=str(path / f"stage-{len(stages) - 1}"))
+        started_from = StudentBlock(model=str(run.stage(len(stages) - 1).path))
         recipe = recipe.model_copy(update={"student": started_from})
     if overrides:  # of the stage alone, so that the same words do for runs with and without stages
         recipe = load_recipe(values=yaml.safe_load(recipe.to_yaml()), overrides=overrides)

@@ -43,11 +43,13 @@ class View:
 
     def layers(self, features: Features) -> list[Tensor]:
         """Each layer's samples (B, D), from the embeddings up."""
-        pooled: Mapping[int, Tensor] = getattr(features, self.pool)
-        return [pooled[layer].float().cpu() for layer in range(self.depth + 1)]
+        return [self._pooled(features, layer) for layer in range(self.depth + 1)]
 
     def samples(self, features: Features) -> Tensor:
-        return self.layers(features)[self.layer]
+        return self._pooled(features, self.layer)
+
+    def _pooled(self, features: Features, layer: int) -> Tensor:
+        return features[f"{self.pool}.{layer}"].float().cpu()
 
     def tokens(self, features: Features) -> Tensor:
         return features.hidden[self.layer].float().cpu()

@@ -15,7 +15,7 @@ from limbeck.compare.finished import Run
 from limbeck.errors import DataError
 from limbeck.metrics import METRICS, entities
 
-_FILE = "predictions.parquet"
+PREDICTIONS = "predictions.parquet"
 _WORD_SCORES = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
 Kind = Literal["classes", "labels", "numbers", "tags", "questions"]
 
@@ -80,11 +80,11 @@ def answers_of(run: Run, metric: str | None = None) -> tuple[Answers, str]:
         suffix = "_" + file.stem.removeprefix("predictions-").removeprefix("validation_")
         if metric and metric.endswith(suffix):
             return read_answers(file), metric.removesuffix(suffix)
-    return read_answers(run.path / _FILE), metric or ""
+    return read_answers(run.path / PREDICTIONS), metric or ""
 
 
 def has_answers(run: Run) -> bool:
-    return (run.path / _FILE).is_file()
+    return (run.path / PREDICTIONS).is_file()
 
 
 def read_answers(file: Path) -> Answers:
@@ -139,7 +139,7 @@ def check_same_data(runs: Sequence[Run]) -> None:
     if not runs:
         return
     first = runs[0]
-    reference = read_answers(first.path / _FILE) if has_answers(first) else None
+    reference = read_answers(first.path / PREDICTIONS) if has_answers(first) else None
     for run in runs[1:]:
         seen = _difference(first, reference, run)
         if seen:
@@ -154,7 +154,7 @@ def _difference(first: Run, reference: Answers | None, run: Run) -> str:
         return f"{first.examples:,} and {run.examples:,} examples"
     if reference is None or not has_answers(run):
         return ""
-    answers = read_answers(run.path / _FILE)
+    answers = read_answers(run.path / PREDICTIONS)
     if answers.ids != reference.ids:
         return "other examples, or in another order"
     return "" if answers.labels == reference.labels else "the same examples with other labels"

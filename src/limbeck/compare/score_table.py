@@ -137,15 +137,16 @@ def _teacher_sizes(found: Found) -> list[int | None]:
 def _size(numbers: Iterable[int | None]) -> Cell:
     """``66.4 M``, or ``66.4 M to 67.0 M`` where tasks or runs differ."""
     known = sorted({number for number in numbers if number is not None})
-    texts = dict.fromkeys(_count(number) for number in known[:1] + known[-1:])
+    texts = dict.fromkeys(count_of(number) for number in known[:1] + known[-1:])
     return Cell(" to ".join(texts))
 
 
-def _count(number: int) -> str:
+def count_of(number: float) -> str:
+    """``66.4 M``"""
     for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.1f} {unit}"
-    return str(number)
+    return f"{number:g}"
 
 
 def _teachers(found: Found, task: str) -> dict[str, dict[str, float]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from limbeck.report.drawing import INK, Drawn
 from limbeck.report.gathered import Spread, Student, TaskResults, spread
-from limbeck.report.layout import GREY, TIMES_100, Room, look, panels, short, stem
+from limbeck.report.layout import GREY, TIMES_100, Room, look, of_task, panels, short
 
 _THICK = 0.15  # inches, of a bar
 _HATCHES = ("", "///", "...")
@@ -44,16 +44,15 @@ def restoration(task: TaskResults) -> list[Drawn]:
         for label, scores in found.items()
     ]
     return [
-        Drawn(
-            name=stem("restoration", task.task),
-            title=f"Restoration of the teacher's answers, {task.task}",
+        of_task(
+            task.task,
+            "restoration",
+            "Restoration of the teacher's answers",
             caption=(
                 "The student's answers on the validation data, scored as if the teacher's were the truth. Bars are "
                 "means over seeds, with their standard deviation."
             ),
             alt=f"Restoration of the teacher's answers on {task.task}: {'; '.join(words)}.",
-            task=task.task,
-            kind="restoration",
             figure=figure,
         )
     ]
@@ -89,16 +88,15 @@ def intra_class_similarity(task: TaskResults) -> list[Drawn]:
     axes.set_ylabel("model")
     words = [f"{name} {value.mean:.2f}" for name, value, _ in bars]
     return [
-        Drawn(
-            name=stem("intra-class-similarity", task.task),
-            title=f"Intra-class similarity, {task.task}",
+        of_task(
+            task.task,
+            "intra-class similarity",
+            "Intra-class similarity",
             caption=(
                 "How similar the representations of examples of one class are: the teacher, the student before "
                 "training, and after it with each method (means over seeds, with their standard deviation)."
             ),
             alt=f"Intra-class similarity on {task.task}: {', '.join(words)}.",
-            task=task.task,
-            kind="intra-class similarity",
             figure=figure,
         )
     ]

@@ -87,8 +87,8 @@ def style() -> Iterator[None]:
 def save(drawn: Drawn, folder: Path) -> list[Path]:
     """As SVG, PNG and PDF; the same figure gives the same bytes."""
     files = [folder / f"{drawn.name}.{form}" for form in ("svg", "png", "pdf")]
-    words = {"Title": _printable(drawn.title)}
-    about = _printable(drawn.alt)
+    words = {"Title": printable(drawn.title)}
+    about = printable(drawn.alt)
     options: dict[str, dict[str, Any]] = {
         ".svg": {"metadata": {**words, "Description": about, "Date": None, "Creator": None}},
         ".png": {"metadata": {**words, "Description": about, "Software": None}, "dpi": 200, "facecolor": "white"},
@@ -116,7 +116,7 @@ def inline_svg(drawn: Drawn) -> str:
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
     title, words = (ElementTree.Element(tag, id=f"{drawn.name}-{tag}") for tag in ("title", "desc"))
-    title.text, words.text = _printable(drawn.title), _printable(drawn.alt)
+    title.text, words.text = printable(drawn.title), printable(drawn.alt)
     root[:0] = [title, words]
     root.attrib |= {
         "xmlns": _SVG,
@@ -169,6 +169,6 @@ def _keep_referenced_ids(root: ElementTree.Element) -> None:
             element.attrib.pop("id", None)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """XML has no place for control characters."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from limbeck.compare.entries import Found
 from limbeck.report.bars import intra_class_similarity, restoration
 from limbeck.report.drawing import Drawn, style
-from limbeck.report.gathered import Results, gather
+from limbeck.report.gathered import Results
 from limbeck.report.lines import curves, relation_difference, reliability
 from limbeck.report.maps import heat_maps, layers, tokens
 from limbeck.report.tradeoff import trade_off
@@ -23,8 +22,7 @@ _DRAW = (
 )
 
 
-def all_figures(found: Found, results: Results | None = None) -> list[Drawn]:
-    """By kind, then by task. ``results`` are what the runs say, where that was read already."""
-    results = results or gather(found)
+def all_figures(results: Results) -> list[Drawn]:
+    """By kind, then by task."""
     with style():
         return [drawn for draw in _DRAW for task in results.tasks for drawn in draw(task)]

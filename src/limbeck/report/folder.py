@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from limbeck.compare.entries import Found
 from limbeck.compare.tables import ENDINGS, Table, form_of, render
 from limbeck.files import file_name, write_text
-from limbeck.report.drawing import save
-from limbeck.report.figures import all_figures
-from limbeck.report.tables import all_tables
+from limbeck.report.drawing import Drawn, save
 
 
-def write_folder(found: Found, folder: Path) -> tuple[list[Table], list[Path]]:
-    """The tables (Markdown, LaTeX, CSV) and the figures (SVG, PNG, PDF) in ``folder``: the tables, and all files."""
-    files = [file for drawn in all_figures(found) for file in save(drawn, folder)]
-    tables = all_tables(found)
+def write_folder(figures: Sequence[Drawn], tables: Sequence[Table], folder: Path) -> list[Path]:
+    """The figures (SVG, PNG, PDF) and the tables (Markdown, LaTeX, CSV) in ``folder``: their files."""
+    files = [file for drawn in figures for file in save(drawn, folder)]
     for table in tables:
         stem = file_name(*table.title.lower().replace(",", "").split())
         for ending in ENDINGS:
             files.append(folder / f"{stem}{ending}")
             write_text(files[-1], render(table, form_of(files[-1])))
-    return tables, files
+    return files

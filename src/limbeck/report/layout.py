@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from limbeck.files import file_name
 from limbeck.metrics import SMALLER_IS_BETTER
-from limbeck.report.drawing import INK
+from limbeck.report.drawing import INK, Drawn, printable
 
 COLOURS = "colours"  # tells a bar of colours from a panel
 COLUMNS = 4  # of panels: more are not readable
@@ -109,7 +109,7 @@ def short(text: str, inches: float = 2.4) -> str:
 
     The middle goes, because labels of one method differ at their end.
     """
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    line = printable(text)
     longest = max(4, int(inches / _LETTER))
     if len(line) > longest:
         line = f"{line[: longest // 2 - 1]}…{line[len(line) - (longest + 1) // 2 :]}"
@@ -119,6 +119,22 @@ def short(text: str, inches: float = 2.4) -> str:
 def stem(*names: str) -> str:
     """The name of a figure's files, which is an anchor in the page too."""
     return re.sub(r"[^\w.-]+", "-", file_name(*names).replace(" ", "-"))
+
+
+def of_task(
+    task: str, kind: str, title: str, *, caption: str, alt: str, figure: Any, name: str = "", part: int = 1
+) -> Drawn:
+    """A figure about one task, or a part of one that would be too large; files are named by the kind, or ``name``."""
+    files = stem(name or kind, task, *([str(part)] if part > 1 else []))
+    return Drawn(files, f"{title}, {task}{part_of(part)}", caption, alt, task, kind, figure)
+
+
+def part_of(number: int) -> str:
+    return f", part {number}" if number > 1 else ""
+
+
+def in_parts(items: Sequence[Any], most: int) -> list[Sequence[Any]]:
+    return [items[start : start + most] for start in range(0, len(items), most)]
 
 
 def scale(metric: str) -> float:
@@ -131,14 +147,6 @@ def with_unit(metric: str) -> str:
     if metric in SMALLER_IS_BETTER:
         return metric
     return f"{metric} ({TIMES_100})" if metric in _CORRELATIONS else f"{metric} (%)"
-
-
-def count_of(number: float) -> str:
-    """``66.4 M``"""
-    for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if number >= size:
-            return f"{number / size:.1f} {unit}"
-    return f"{number:g}"
 
 
 def listed(items: Sequence[str]) -> str:

@@ -17,12 +17,13 @@ from limbeck.report.layout import (
     Look,
     Room,
     draw_legend,
+    in_parts,
     legend_for,
     look,
+    of_task,
     panels,
     scale,
     short,
-    stem,
     with_unit,
 )
 
@@ -68,16 +69,15 @@ def curves(task: TaskResults) -> list[Drawn]:
         last = [f"{label} {shown(task.metric, line.values[-1])}" for label, line in drawn[-1].items()]
         words.append(f"{task.metric} on the validation data ends at {', '.join(last)}")
     return [
-        Drawn(
-            name=stem("curves", task.task),
-            title=f"Training, {task.task}",
+        of_task(
+            task.task,
+            "curves",
+            "Training",
             caption=(
                 "Every term of the loss over the steps of training, before it is weighted; terms of one name share a "
                 "panel. The first seed of each method; long logs are averaged to 200 points."
             ),
             alt=f"Lines over training steps on {task.task}. {'; '.join(words)}.",
-            task=task.task,
-            kind="curves",
             figure=figure,
         )
     ]
@@ -95,17 +95,16 @@ def relation_difference(task: TaskResults) -> list[Drawn]:
         axes.set_ylabel("relation difference")
     words = [f"{title}: {_ends(lines)}" for title, lines in zip(RELATIONS.values(), drawn, strict=True) if lines]
     return [
-        Drawn(
-            name=stem("relation-difference", task.task),
-            title=f"Relation difference, {task.task}",
+        of_task(
+            task.task,
+            "relation difference",
+            "Relation difference",
             caption=(
                 "How far the relations between samples (inter) and between the tokens of a sample (intra) are from the "
                 "teacher's, by Euclidean distance and by cosine, over training. Lower is closer. The first measured "
                 "seed of each method."
             ),
             alt=f"Relation difference to the teacher over training steps on {task.task}. {'; '.join(words)}.",
-            task=task.task,
-            kind="relation difference",
             figure=figure,
         )
     ]
@@ -117,7 +116,7 @@ def reliability(task: TaskResults) -> list[Drawn]:
     known = [(student, found) for student, found in students if found is not None]
     if not known:
         return []
-    parts = [known[start : start + _LINES_A_PANEL] for start in range(0, len(known), _LINES_A_PANEL)]
+    parts = in_parts(known, _LINES_A_PANEL)
     legend_height = 0.2 * (min(len(known), _LINES_A_PANEL) + (teacher is not None) + 1) + 0.1
     figure, grid = panels(len(parts), 2.5, 2.5, Room(0.65, 0.15, 0.15, 0.5 + legend_height), columns=3)
     for axes, part in zip(grid, parts, strict=True):
@@ -131,17 +130,16 @@ def reliability(task: TaskResults) -> list[Drawn]:
     words = [f"{student.label} {found.error:.3f}" for student, found in known]
     taught = f"teacher {teacher.error:.3f}, " if teacher else ""
     return [
-        Drawn(
-            name=stem("calibration", task.task),
-            title=f"Calibration, {task.task}",
+        of_task(
+            task.task,
+            "calibration",
+            "Calibration",
             caption=(
                 "How many of the answers given with some confidence are right; on the diagonal a model is as sure as "
                 "it is right. The area of a marker grows with the number of answers. ECE: expected calibration error, "
                 "the mean over seeds; 0 is best."
             ),
             alt=f"Reliability curves on {task.task}. Expected calibration error: {taught}{', '.join(words)}.",
-            task=task.task,
-            kind="calibration",
             figure=figure,
         )
     ]

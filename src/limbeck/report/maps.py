@@ -10,7 +10,7 @@ import numpy as np
 from limbeck.analysis.record import NORMS
 from limbeck.report.drawing import CELL, Drawn
 from limbeck.report.gathered import Student, TaskResults
-from limbeck.report.layout import COLOURS, DASH, Room, bar_of_colours, panels, short, stem
+from limbeck.report.layout import COLOURS, DASH, Room, bar_of_colours, in_parts, of_task, panels, part_of, short, stem
 
 _MOST_PANELS = 12  # of one figure, which then fits on a printed page
 _MOST_NUMBERS = 13  # rows and columns of a map with a number in every cell
@@ -38,7 +38,7 @@ def heat_maps(task: TaskResults) -> list[Drawn]:
     maps += [_Map(f"teacher {DASH} {short(s.label)}", values) for s, values in _each(task, "heat_map.after")]
     low, high = _range([found.values for found in maps])
     drawn = []
-    for number, part in enumerate(_parts(maps), start=1):
+    for number, part in enumerate(in_parts(maps, _MOST_PANELS), start=1):
         figure, grid = panels(len(part), 1.75, 1.75, Room(0.6, 0.1, 0.3, 0.7), foot=_FOOT)
         for axes, found in zip(grid, part, strict=True):
             image = _show(axes, found, low, high)
@@ -47,17 +47,17 @@ def heat_maps(task: TaskResults) -> list[Drawn]:
         bar_of_colours(figure, image, f"CKA, from {low:.2f} to {high:.2f}", _FOOT)
         words = [f"{found.title} {_diagonal(found.values):.2f}" for found in part]
         drawn.append(
-            Drawn(
-                name=stem("heat-maps", task.task, *([str(number)] if number > 1 else [])),
-                title=f"CKA of mini-batches, {task.task}{_part(number)}",
+            of_task(
+                task.task,
+                "heat maps",
+                "CKA of mini-batches",
                 caption=(
                     "CKA of the teacher's representation of one mini-batch and the other model's of another; on the "
                     "diagonal both saw the same examples, and a bright diagonal means that the teacher's structure was "
                     "taken over. One scale of colours for all. The first measured seed of each method."
                 ),
                 alt=f"Heat maps of CKA on {task.task}. Means of the diagonals: {'; '.join(words)}.",
-                task=task.task,
-                kind="heat maps",
+                part=number,
                 figure=figure,
             )
         )
@@ -99,9 +99,9 @@ def tokens(task: TaskResults) -> list[Drawn]:
         names = [short(str(token), 0.9) for token in sentence["tokens"]]
         teacher, students = _token_rows(task, number, str(sentence["text"]))
         ranges = {norm: _range([row.maps[norm] for row in [*teacher, *students] if norm in row.maps]) for norm in NORMS}
-        for part, some in enumerate(_parts(students, 5), start=1):
+        for part, some in enumerate(in_parts(students, 5), start=1):
             name = stem("tokens", task.task, str(number + 1), *([str(part)] if part > 1 else []))
-            title = f"Relations of tokens, {task.task}, sentence {number + 1}{_part(part)}"
+            title = f"Relations of tokens, {task.task}, sentence {number + 1}{part_of(part)}"
             drawn.append(_token_maps(task.task, name, title, sentence["text"], names, [*teacher, *some], ranges))
     return drawn
 
@@ -121,14 +121,6 @@ def _befores(task: TaskResults, name: str) -> list[tuple[str, np.ndarray]]:
 def _each(task: TaskResults, name: str) -> list[tuple[Student, np.ndarray]]:
     found = [(student, student.array(name)) for student in task.students]
     return [(student, values) for student, values in found if values is not None and values.size]
-
-
-def _parts(items: Sequence[Any], most: int = _MOST_PANELS) -> list[Sequence[Any]]:
-    return [items[start : start + most] for start in range(0, len(items), most)]
-
-
-def _part(number: int) -> str:
-    return f", part {number}" if number > 1 else ""
 
 
 def _range(maps: Sequence[np.ndarray]) -> tuple[float, float]:
@@ -157,7 +149,7 @@ def _layer_maps(
     low, high = _range([found.values for found in maps])
     across, down = labels
     drawn = []
-    for number, part in enumerate(_parts(maps, 8), start=1):
+    for number, part in enumerate(in_parts(maps, 8), start=1):
         rows = max(found.values.shape[0] for found in part)
         figure, grid = panels(
             len(part), 1.95, max(1.5, min(2.6, 0.4 + 0.19 * rows)), Room(0.5, 0.1, 0.3, 0.5), foot=_FOOT
@@ -171,13 +163,14 @@ def _layer_maps(
         bar_of_colours(figure, image, f"CKA, from {low:.2f} to {high:.2f}", _FOOT)
         words = [f"{found.title} {float(found.values[-1, -1]):.2f}" for found in part]
         drawn.append(
-            Drawn(
-                name=stem(name, task.task, *([str(number)] if number > 1 else [])),
-                title=f"{title}, {task.task}{_part(number)}",
+            of_task(
+                task.task,
+                "layers",
+                title,
+                name=name,
+                part=number,
                 caption=f"{caption} The first measured seed of each method.",
                 alt=f"Maps of CKA between layers on {task.task}. Of the last layers: {', '.join(words)}.",
-                task=task.task,
-                kind="layers",
                 figure=figure,
             )
         )

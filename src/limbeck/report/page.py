@@ -17,7 +17,7 @@ from limbeck.files import write_text
 from limbeck.report.drawing import Drawn, inline_svg
 from limbeck.report.figures import all_figures
 from limbeck.report.folder import write_folder
-from limbeck.report.gathered import gather
+from limbeck.report.gathered import Results, gather
 from limbeck.report.layout import listed, stem
 from limbeck.report.provenance import environment_of, names_only, runs_of, ways_to_repeat
 from limbeck.report.summary import sentences, title_of, warning
@@ -50,9 +50,11 @@ def write_report(paths: Sequence[Path], output: Path, figures: Path | None = Non
         raise RunError(f"{output} is a folder. Name the page to write, such as {output / 'report.html'}.")
     template = _template()
     found = read_entries(paths)
-    page = template.render(_content(found, paths))
+    results = gather(found)
+    drawn, tables = all_figures(results), all_tables(results)
+    page = template.render(_content(found, results, drawn, tables, paths))
     if figures is not None:
-        write_folder(found, figures)
+        write_folder(drawn, tables, figures)
     write_text(output, page)
 
 
@@ -75,9 +77,10 @@ def _file(name: str) -> str:
     return (resources.files("limbeck.report") / name).read_text(encoding="utf-8")
 
 
-def _content(found: Found, paths: Sequence[Path]) -> dict[str, Any]:
-    results, compared = gather(found), _compared(found)
-    drawn, tables = all_figures(found, results), all_tables(found, results)
+def _content(
+    found: Found, results: Results, drawn: Sequence[Drawn], tables: Sequence[Table], paths: Sequence[Path]
+) -> dict[str, Any]:
+    compared = _compared(found)
     analyses = [
         _Analysis(
             anchor=f"analysis-{stem(kind)}",

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from limbeck.compare.entries import Found
-from limbeck.compare.score_table import NONE
+from limbeck.compare.score_table import NONE, count_of
 from limbeck.compare.tables import Cell, Table
 from limbeck.report.bars import restored
-from limbeck.report.gathered import Results, Spread, Student, TaskResults, finite, gather, spread
-from limbeck.report.layout import DASH, TIMES_100, count_of
+from limbeck.report.gathered import Results, Spread, Student, TaskResults, finite, spread
+from limbeck.report.layout import DASH, TIMES_100
 from limbeck.report.lines import RELATIONS
 
 CKA, RANKS, COST = "CKA on the diagonal", "Relation difference, ranks", "Cost"
@@ -20,9 +19,8 @@ _MEAN = "mean over tasks"
 Row = tuple[str, list[float | None]]  # a name, and a value for each task
 
 
-def all_tables(found: Found, results: Results | None = None) -> list[Table]:
-    """Those for which anything was measured. ``results`` are what the runs say, where that was read already."""
-    results = results or gather(found)
+def all_tables(results: Results) -> list[Table]:
+    """Those for which anything was measured."""
     tables = [_diagonals(results), _ranks(results)]
     tables += [_cost(task, results.on(task.task)) for task in results.tasks]
     tables += [_restoration(results), *(_by_class(task, results.on(task.task)) for task in results.tasks)]

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from limbeck.compare.score_table import count_of
 from limbeck.metrics import SMALLER_IS_BETTER, shown
 from limbeck.report.drawing import INK, Drawn
 from limbeck.report.gathered import TaskResults
-from limbeck.report.layout import TEACHER, Look, Room, count_of, look, panels, scale, short, stem, with_unit
+from limbeck.report.layout import TEACHER, Look, Room, look, of_task, panels, scale, short, with_unit
 
 _LARGEST, _SMALLEST, _UNKNOWN = 320.0, 24.0, 70.0  # areas of markers
 _LINE = 11.0  # points from one label to the next
@@ -56,17 +57,16 @@ def trade_off(task: TaskResults) -> list[Drawn]:
     unit = "{:.3g} ms".format if timed else lambda value: f"{count_of(value)} parameters"
     words = [f"{point.label} {shown(task.metric, point.y)} at {unit(point.x)}" for point in points]
     return [
-        Drawn(
-            name=stem("trade-off", task.task),
-            title=f"Score against {across}, {task.task}",
+        of_task(
+            task.task,
+            "trade-off",
+            f"Score against {across}",
             caption=(
                 f"The {task.metric} against {across}: best is {better} and to the left. The area of a marker grows "
                 f"with the number of parameters; bars are the standard deviation over seeds; the star is the teacher."
                 f"{left_out}"
             ),
             alt=f"{task.metric} against {across} on {task.task}: {'; '.join(words)}.",
-            task=task.task,
-            kind="trade-off",
             figure=figure,
         )
     ]
