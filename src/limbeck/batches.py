@@ -50,6 +50,34 @@ class LengthGroupedOrder(Sampler[int]):
             yield from batch.tolist()
 
 
+class OwnShare:
+    """For one of several processes: its rows of each batch that they share, in even parts; of the last, maybe none.
+
+    A batch sampler of an order that can be repeated, or the rows of a stream.
+    """
+
+    batch_size = None  # parts differ in size where a batch cannot be divided
+
+    def __init__(self, order: Any, shared_batch: int, rank: int, processes: int) -> None:
+        self.order, self.shared_batch, self.rank, self.processes = order, shared_batch, rank, processes
+
+    def set_epoch(self, epoch: int) -> None:
+        self.order.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.order) / self.shared_batch)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        rest = iter(self.order)
+        while batch := list(islice(rest, self.shared_batch)):
+            start, end = (len(batch) * part // self.processes for part in (self.rank, self.rank + 1))
+            yield batch[start:end]
+
+
+class OwnShareOfStream(OwnShare, IterableDataset):
+    """The same, as a data set whose items are batches."""
+
+
 class Batches:
     """Every example once, as padded batches from long to short; can be iterated again and again.
 

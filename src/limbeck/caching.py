@@ -20,6 +20,7 @@ from limbeck.models import parameters
 from limbeck.recipe import Recipe
 from limbeck.tasks.task import Logits
 from limbeck.teacher import CachedTeacher, LiveTeacher
+from limbeck.together import first_before_others, first_does, join, launched
 
 logger = logging.getLogger("limbeck")
 
@@ -48,13 +49,14 @@ def automatic_cache(
     if not wanted:
         return None
     passes = _passes(recipe, parts, data)
-    use = folder.exists() if resumed else _pays(recipe, parts, data, wanted, passes, folder, device)
+    use = first_does(lambda: folder.exists() if resumed else _pays(recipe, parts, data, wanted, passes, folder, device))
     return _cache(folder, recipe, parts, data) if use else None
 
 
 def use_cache(cache: FeatureCache, parts: Parts, data: Data, device: torch.device) -> None:
     """Complete the cache for what the distiller needs of its teacher, and have it read from there."""
-    cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, parts.distiller.needs.teacher, device)
+    live, wanted = LiveTeacher(parts.teacher), parts.distiller.needs.teacher
+    first_before_others(lambda: cache.fill(live, data.collate, data.batch_size, wanted, device))
     parts.distiller.teacher = CachedTeacher(cache)
     logger.info("The teacher's features are read from %s.", cache.folder)
 
@@ -92,7 +94,15 @@ def _fingerprint(parts: Parts, data: Data, split: str = "train") -> dict[str, st
 
 
 def build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
-    """One pass of the teacher for all that these recipes need of it; returns that and the bytes that it takes."""
+    """One pass of the teacher for all that these recipes need of it; returns that and the bytes that it takes.
+
+    Of several processes the first one makes it.
+    """
+    join()
+    return first_does(lambda: _build_cache(recipes, folder))
+
+
+def _build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
     stages = [stage for recipe in recipes for stage in recipe.split()]
     first, wanted, found = None, Wanted(), []
     for recipe in stages:
@@ -163,7 +173,8 @@ def _passes(recipe: Recipe, parts: Parts, data: Data) -> float:
     """How often a run asks its teacher about all of the training data."""
     passes, options = recipe.train.epochs, recipe.train.options
     if (steps := options.get("max_steps", -1)) > 0:
-        examples = steps * recipe.train.batch_size * options.get("gradient_accumulation_steps", 1)
+        batch = (recipe.train.relation_batch or recipe.train.batch_size) * launched()
+        examples = steps * batch * options.get("gradient_accumulation_steps", 1)
         passes = examples / len(data.splits["train"])
     return passes + sum(term.passes for term in parts.distiller.objective)
 

@@ -34,7 +34,7 @@ from limbeck.cli_options import (
     recipes_and_overrides,
 )
 from limbeck.cli_results import analyze, compare, glue, report
-from limbeck.errors import Interrupted, LimbeckError, RecipeError, RunError
+from limbeck.errors import Fault, Interrupted, LimbeckError, RecipeError, RunError, Terminated
 from limbeck.progress import QUIET
 from limbeck.show import (
     out,
@@ -396,22 +396,40 @@ def demo(
         out.print(f"Report: {done.report}", highlight=False)
 
 
+_STATUS: dict[type, int] = {Interrupted: 130, Terminated: 143}  # as shells count signals
+
+
 def main() -> None:
     """Entry point: a mistake of the user's becomes one message and a non-zero exit, without a traceback."""
     _set_up_logging()
+    if _place() > 0:
+        _be_silent()
     try:
         app()
     except LimbeckError as error:
-        _fail(error, str(error), 130 if isinstance(error, Interrupted) else 1)
+        _fail(error, str(error), _STATUS.get(type(error), 1))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
             raise
         _fail(error, f"{error.strerror}: {error.filename or 'while writing'}. Nothing finished was lost.", 1)
 
 
+def _place() -> int:
+    """Which of the processes this is that a launcher (torchrun, accelerate) started; the first one speaks for all."""
+    return int(os.environ.get("RANK") or 0)
+
+
+def _be_silent() -> None:
+    os.environ[QUIET] = "1"
+    logging.getLogger("limbeck").setLevel(logging.CRITICAL)
+    out.quiet = True
+
+
 def _fail(error: BaseException, message: str, status: int) -> None:
     if os.environ.get("LIMBECK_DEBUG"):
         raise error
+    if _place() > 0 and not isinstance(error, Fault):
+        sys.exit(status)
     Console(stderr=True).print(f"Error: {message}", style="red", highlight=False, markup=False, soft_wrap=True)
     sys.exit(status)
 

@@ -105,6 +105,7 @@ def analyze(
     from limbeck.report.folder import write_folder
     from limbeck.report.gathered import gather
     from limbeck.report.tables import all_tables
+    from limbeck.together import first_does
 
     paths, overrides = _paths_and_overrides(words)
     for option, value, known in (("pool", pool, Pool), ("layer", layer, Layer), ("estimator", estimator, Estimator)):
@@ -114,12 +115,16 @@ def analyze(
     settings = Settings(examples, pool, layer, estimator, tuple(sentence or ()), cost)  # type: ignore[arg-type]
     found = read_entries(paths)
     measure(_chosen(paths, found, all_seeds), settings, overrides=overrides, force=force)
-    results = gather(found)
-    tables = all_tables(results)
-    files = write_folder(all_figures(results), tables, output)
-    for table in tables:
-        show_table(table)
-    out.print(f"{len(files)} files in {output}", highlight=False)
+
+    def draw() -> None:
+        results = gather(found)
+        tables = all_tables(results)
+        files = write_folder(all_figures(results), tables, output)
+        for table in tables:
+            show_table(table)
+        out.print(f"{len(files)} files in {output}", highlight=False)
+
+    first_does(draw)
 
 
 def report(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from limbeck.capture import Capture
 from limbeck.errors import ModelError
@@ -22,7 +24,13 @@ class Distiller(nn.Module):
 
     The student is captured only as far as the objective needs, and the teacher runs only if it needs it at all. Where
     no term needs the student's logits they are None, and its head is not run.
+
+    ``at_a_time``: a larger batch is run in parts of so many examples, whose activations are computed again in the
+    backward pass. Memory is that of a part, loss and gradients are those of the whole batch: samples are related across
+    parts too.
     """
+
+    at_a_time: int | None = None
 
     # The loss is a mean over the batch: Trainer must divide it by the accumulation steps itself.
     accepts_loss_kwargs = False
@@ -57,10 +65,25 @@ class Distiller(nn.Module):
         )
 
     def forward(self, **batch: Tensor) -> dict[str, Any]:
+        parts = self._parts(batch)
         # the teacher first: what it needs in passing is free again before the student's activations pile up
         teacher = Features(batch["attention_mask"].bool())
         if self.teacher is not None and self.needs.teacher:
-            teacher = self.teacher(batch, self.needs.teacher)
-        _, student = self.run_student(batch, self.needs.student)
+            teacher = Features.joined([self.teacher(part, self.needs.teacher) for part in parts])
+        if len(parts) == 1 or not torch.is_grad_enabled():
+            found = [self._student(part) for part in parts]
+        else:
+            found = [checkpoint(self._student, part, use_reentrant=False) for part in parts]
+        student = Features.joined(found)
         terms = self.objective(student, teacher, batch)
         return {"loss": self.objective.total(terms), "logits": student.logits, "terms": terms}
+
+    def _student(self, batch: Mapping[str, Tensor]) -> Features:
+        return self.run_student(batch, self.needs.student)[1]
+
+    def _parts(self, batch: dict[str, Tensor]) -> list[dict[str, Tensor]]:
+        rows = len(batch["attention_mask"])
+        if self.at_a_time is None or rows <= self.at_a_time:
+            return [batch]
+        starts = range(0, rows, self.at_a_time)
+        return [{name: value[start : start + self.at_a_time] for name, value in batch.items()} for start in starts]

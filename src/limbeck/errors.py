@@ -37,6 +37,14 @@ class MissingExtra(LimbeckError):
     """A package is needed that an extra of limbeck installs."""
 
 
+class Fault(RunError):
+    """What went wrong in one process, of several perhaps, so that it must say so itself."""
+
+
+class Terminated(LimbeckError):
+    """The machine asked a run to stop."""
+
+
 class Interrupted(LimbeckError):
     """The user stopped a run."""
 

@@ -5,10 +5,11 @@ Layer 0 is the embedding output, layer i the output of block i; projections are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import Tensor
 
 POOLED = ("cls", "last", "mean")
@@ -101,6 +102,20 @@ class Features:
             if layer:
                 layered[kind][int(layer)] = tensor
         return cls(mask, tensors.get("logits"), **layered)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Features]) -> Features:
+        """The rows of several features of the same kinds, one after the other."""
+        if len(parts) == 1:
+            return parts[0]
+        names = parts[0].names()
+        tensors = {name: torch.cat([part[name] for part in parts]) for name in names}
+        return cls.named(torch.cat([part.mask for part in parts]), tensors)
+
+    def names(self) -> list[str]:
+        """Of every tensor but the mask, as in :meth:`Wanted.names`."""
+        layered = [f"{kind}.{layer}" for kind in LAYERED for layer in getattr(self, kind)]
+        return ["logits"] * (self.logits is not None) + layered
 
     def once(self, key: Hashable, other: Features, make: Callable[[], T]) -> T:
         """A value that several terms derive from these and ``other`` features, the teacher's.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -10,12 +12,14 @@ from torch import Tensor, nn
 
 from limbeck.errors import RecipeError
 from limbeck.features import Features, Needs
+from limbeck.together import processes, shares, together
 
 
 class Term(nn.Module):
     """One scalar, unweighted part of a loss; parameters it owns are trained and checkpointed, never exported.
 
-    ``relational``: the value depends on which samples share the batch.
+    ``relational``: the value depends on which samples share the batch. With several processes it is then computed of
+    all their samples at once; other values are means (see ``count``), and their mean over processes is taken.
     """
 
     relational = False
@@ -27,6 +31,10 @@ class Term(nn.Module):
 
     def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
         """An optional pass over the training batches before training starts."""
+
+    def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        """How many things the value is a mean of, as one number: the samples, unless a term says otherwise."""
+        return torch.tensor(len(student.mask), device=student.mask.device)
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         raise TypeError(f"{type(self).__name__} defines no forward(student, teacher, batch).")
@@ -58,7 +66,25 @@ class Objective(nn.Module):
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The value of each term, unweighted."""
+        if processes() > 1:
+            return self._with_others(student, teacher, batch)
         return {name: term(student, teacher, batch) for name, term in self.terms.items()}
+
+    def _with_others(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The same, where this process has only some of the samples: the mean over processes is that of all."""
+        relating = [term for term in self if term.relational]
+        needs = functools.reduce(operator.or_, (term.needs() for term in relating), Needs())
+        all_samples = together(student, teacher, batch, needs) if relating else None
+        share = iter(shares(torch.stack([term.count(student, batch).float() for term in self])))
+        values = {}
+        for name, term, part in zip(self.weights, self, share, strict=True):
+            if term.relational and all_samples is not None:
+                values[name] = term(*all_samples)
+            elif len(student.mask):
+                values[name] = part * term(student, teacher, batch)
+            else:  # nothing of a last batch was left for this process; its gradients are waited for all the same
+                values[name] = torch.stack([student[kind].sum() for kind in term.needs().student.names()]).sum() * 0
+        return values
 
     def total(self, values: Mapping[str, Tensor]) -> Tensor:
         """The weighted sum of the terms' values: the loss."""

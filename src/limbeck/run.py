@@ -11,10 +11,11 @@ import logging
 import platform
 import shutil
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -22,9 +23,12 @@ from transformers import TrainingArguments, set_seed
 
 from limbeck import __version__
 from limbeck.assemble import Data, Parts, assemble, check_stages, load_data
+from limbeck.batches import Batches
 from limbeck.cache import FeatureCache
 from limbeck.caching import automatic_cache, named_cache, teacher_logits, use_cache
+from limbeck.checkpoints import last_checkpoint
 from limbeck.errors import RecipeError, RunError
+from limbeck.faults import LOCK, explained, locked
 from limbeck.files import replacing_folder, write_text
 from limbeck.inference import dev_loss, predict_logits
 from limbeck.metrics import SMALLER_IS_BETTER
@@ -34,7 +38,8 @@ from limbeck.tasks.files import write_table
 from limbeck.tasks.profile import profile
 from limbeck.tasks.task import Task, of_split
 from limbeck.tasks.text import TextTask
-from limbeck.trainer import DistillTrainer, Stop, last_checkpoint
+from limbeck.together import first_before_others, first_does, join, launched, processes
+from limbeck.trainer import DistillTrainer, Stop
 
 logger = logging.getLogger("limbeck")
 
@@ -89,15 +94,23 @@ def execute(
 
     Nothing is written before the recipe, the data and the models have been found to fit together.
     """
+    join()
     run = RunDirectory(Path(output))
-    _check_output(run, recipe, resume)
+    first_does(lambda: _check_output(run, recipe, resume))
     if run.finished:
         logger.info("%s is finished already.", run.path)
         return run
+    with ExitStack() as held:
+        first_does(lambda: held.enter_context(locked(run.path)))
+        _run_stages(recipe, run, show_data, stop)
+    return run
+
+
+def _run_stages(recipe: Recipe, run: RunDirectory, show_data: bool, stop: Stop | None) -> None:
     stages = recipe.split()
     if len(stages) > 1:
         check_stages(stages)
-        _open(run, recipe)
+        first_does(lambda: _open(run, recipe))
     student = recipe.student
     for number, stage in enumerate(stages, start=1):
         if len(stages) > 1:
@@ -109,7 +122,6 @@ def execute(
             stage = stage.model_copy(update={"student": student})
             _run_stage(stage, folder, recipe if last else stage, new_data, stop if last else None)
         student = StudentBlock(model=str(folder.path))
-    return run
 
 
 def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, show_data: bool, stop: Stop | None) -> None:
@@ -121,29 +133,35 @@ def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, show_data: bo
         for line in profile(parts.task, parts.tokenizer, parts.max_length, data.splits).lines():
             logger.info("%s", line)
     logger.info("%s", parts.distiller.objective)
-    _open(run, written.settled(parts.max_length))
-    (run.path / PRUNED).unlink(missing_ok=True)
+    first_does(lambda: _open(run, written.settled(parts.max_length)))
     started = time.monotonic()
-    steps, dev, stopped = _train(recipe, parts, data, cache, run, stop)
-    seconds = time.monotonic() - started
-    if stopped:
-        for folder in (run.features, run.path / "checkpoints"):
-            shutil.rmtree(folder, ignore_errors=True)
-        write_text(run.path / PRUNED, json.dumps({"steps": steps, "train_seconds": round(seconds, 2)}) + "\n")
-        return
+    trained = _train(recipe, parts, data, cache, run, stop)
+    cost = {"train_seconds": round(time.monotonic() - started, 2), "steps": trained.steps}
+    first_does(lambda: _prune(run, cost) if trained.stopped else _finish(recipe, parts, data, trained, run, cost))
+
+
+def _prune(run: RunDirectory, cost: dict[str, Any]) -> None:
+    for folder in (run.features, run.path / "checkpoints"):
+        shutil.rmtree(folder, ignore_errors=True)
+    write_text(run.path / PRUNED, json.dumps(cost) + "\n")
+
+
+def _finish(
+    recipe: Recipe, parts: Parts, data: Data, trained: Trained, run: RunDirectory, cost: dict[str, Any]
+) -> None:
     with replacing_folder(run.student) as folder:
         parts.student.save_pretrained(folder)
         parts.tokenizer.save_pretrained(folder)
     shutil.rmtree(run.features, ignore_errors=True)
-    dev = _evaluate(parts, data) if dev is None else dev
-    _write_results(recipe, parts, data, dev, run, {"train_seconds": round(seconds, 2), "steps": steps})
+    dev = _evaluate(parts, data) if trained.dev is None else trained.dev
+    _write_results(recipe, parts, data, dev, run, cost)
     _drop_checkpoints(recipe, run)
 
 
 def _check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
     if run.path.is_file():
         raise RunError(f"{run.path} is a file; --output must be a folder.")
-    if not run.path.is_dir() or not any(run.path.iterdir()):
+    if not run.path.is_dir() or all(file.name == LOCK for file in run.path.iterdir()):
         return
     if not (run.path / "recipe.yaml").is_file():
         raise RunError(f"{run.path} holds other files and is no run directory. Choose another --output.")
@@ -179,19 +197,26 @@ def _open(run: RunDirectory, recipe: Recipe) -> None:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{run.path} cannot be made: {error.strerror}. Choose another --output.") from error
+    (run.path / PRUNED).unlink(missing_ok=True)
     write_text(run.path / "recipe.yaml", recipe.to_yaml())
     write_text(run.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
 
 
+class Trained(NamedTuple):
+    steps: int
+    dev: Any  # what an evaluation after the last step found; None if there was none
+    stopped: bool  # by ``stop``
+
+
 def _train(
     recipe: Recipe, parts: Parts, data: Data, cache: FeatureCache | None, run: RunDirectory, stop: Stop | None
-) -> tuple[int, Any, bool]:
-    """How many steps were made, what an evaluation after the last of them found (None if there was none), and whether
-    ``stop`` ended it.
-    """
+) -> Trained:
     evaluated: dict[int, Any] = {}
 
     def score() -> dict[str, float]:
+        return first_does(evaluate)
+
+    def evaluate() -> dict[str, float]:
         evaluated.clear()
         evaluated[trainer.state.global_step] = dev = _evaluate(parts, data)
         return _scores(parts, data, dev)
@@ -201,19 +226,22 @@ def _train(
         arguments = TrainingArguments(
             output_dir=str(checkpoints),
             num_train_epochs=recipe.train.epochs,
-            per_device_train_batch_size=recipe.train.batch_size,
+            per_device_train_batch_size=recipe.train.relation_batch or recipe.train.batch_size,
             learning_rate=recipe.train.learning_rate,
             seed=recipe.seed,
             disable_tqdm=True,
             dataloader_pin_memory=torch.cuda.is_available(),
             remove_unused_columns=False,
             label_names=["labels"],
-            **_best(parts.task) | recipe.train.options,
+            **{"use_cpu": not torch.accelerator.is_available()} | _best(parts.task) | recipe.train.options,
         )
     except (ValueError, ImportError) as error:
         raise RecipeError(f"train: {error}") from error
+    _use_relation_batch(recipe, parts, arguments.gradient_accumulation_steps)
     if "quiz" in data.splits:
-        parts.distiller.teacher.examine_on(data.batches("quiz"))  # type: ignore[union-attr]
+        # as many in every process as one alone would take
+        quiz = Batches(data.splits["quiz"], data.collate, data.batch_size * processes())
+        parts.distiller.teacher.examine_on(quiz)  # type: ignore[union-attr]
     trainer = DistillTrainer(
         parts.distiller, arguments, data.splits["train"], data.collate, score, run.path / "history.jsonl", stop
     )
@@ -225,13 +253,40 @@ def _train(
     if checkpoint is not None:
         logger.info("Resuming from %s.", checkpoint)
     else:
-        parts.distiller.objective.prepare(parts.distiller.teacher, data.batches("train", run.path / "prepared"))
+        batches = data.batches("train", run.path / "prepared")
+        first_before_others(lambda: parts.distiller.objective.prepare(parts.distiller.teacher, batches))
     # Every random number of the training itself follows from here, however its parts were made.
     set_seed(recipe.seed)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    with explained():
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        trainer.settle()
     steps = int(trainer.state.global_step)
     # the best student, which may be an earlier one, was not the last to be evaluated
-    return steps, None if arguments.load_best_model_at_end else evaluated.get(steps), trainer.stopped
+    return Trained(steps, None if arguments.load_best_model_at_end else evaluated.get(steps), trainer.stopped)
+
+
+def _use_relation_batch(recipe: Recipe, parts: Parts, accumulated: int) -> None:
+    """How many samples are related with each other: those of a step that are in memory at once, or more."""
+    size, together = recipe.train.batch_size, recipe.train.relation_batch
+    relating = [name for name, term in parts.distiller.objective.terms.items() if getattr(term, "relational", False)]
+    if together is None:
+        if accumulated > 1 and relating:
+            logger.info(
+                "%s relate the %d samples of a part of a step, not the %d of the step. "
+                "train.relation_batch=%d (without gradient_accumulation_steps) relates them all.",
+                *(" and ".join(relating), size, size * accumulated, size * accumulated),
+            )
+        return
+    if together < size:
+        raise RecipeError(
+            f"train.relation_batch ({together}) must be at least train.batch_size ({size}), the part that is in memory."
+        )
+    if parts.method.make_teacher is not None or parts.method.run_student is not None:
+        raise RecipeError(
+            f"{recipe.method.name} changes its models in every pass, so a step cannot be computed in parts. "
+            "Leave train.relation_batch out."
+        )
+    parts.distiller.at_a_time = size
 
 
 def _best(task: Task) -> dict[str, Any]:
@@ -316,4 +371,5 @@ def environment() -> dict[str, Any]:
         "packages": {name: metadata.version(name) for name in VERSIONS_OF},
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "threads": torch.get_num_threads(),
+        "processes": launched(),
     }

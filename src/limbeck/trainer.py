@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 import transformers
+from accelerate.data_loader import prepare_data_loader
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
 
-from limbeck.batches import LengthGroupedOrder
+from limbeck.batches import LengthGroupedOrder, OwnShare, OwnShareOfStream
+from limbeck.checkpoints import SafeCheckpoints
 from limbeck.distiller import Distiller
+from limbeck.faults import StopsWhenTold, Watch
 from limbeck.files import write_text
 from limbeck.progress import Steps, progress
+from limbeck.together import averaged, processes, rank
 
 # Given the scores of all evaluations so far, and whether more is better: is the rest not worth the time?
 Stop = Callable[[Sequence[float], bool], bool]
 
 
-class DistillTrainer(transformers.Trainer):
+class DistillTrainer(SafeCheckpoints):
     """Trains a Distiller; ``score`` returns the student's dev metrics by name.
 
     ``stop`` is asked after every evaluation but the last; ``stopped`` tells whether it agreed.
@@ -50,20 +54,41 @@ class DistillTrainer(transformers.Trainer):
             train_dataset=train_dataset,
             eval_dataset=train_dataset,  # never iterated: evaluate() asks ``score``
             data_collator=collate,
-            callbacks=[_ShowProgress(), _WriteHistory(history)],
+            callbacks=[_ShowProgress(), _WriteHistory(history), StopsWhenTold()],
         )
         self.remove_callback(PrinterCallback)
         self._score = score
         self._stop, self.stopped = stop, False
         self._sums: dict[str, Tensor] = {}
         self._batches = 0
+        self._watch = Watch(history.parent)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         dataset = self.train_dataset if train_dataset is None else train_dataset
         # padded to one length, batches gain nothing from similar lengths, and papers drew theirs at random
         fixed = getattr(self.data_collator, "pad_to", None)
         lengths = [fixed or len(ids) for ids in dataset["input_ids"]]
-        return LengthGroupedOrder(lengths, self.args.train_batch_size, self.args.seed)
+        return LengthGroupedOrder(lengths, self.args.train_batch_size * processes(), self.args.seed)
+
+    def get_train_dataloader(self) -> Any:
+        """With several processes, each takes its part of the batches that one process would have."""
+        if processes() == 1:
+            return super().get_train_dataloader()
+        data, args = self.train_dataset, self.args
+        shared = (args.train_batch_size * processes(), rank(), processes())
+        options: dict[str, Any] = {
+            "collate_fn": functools.partial(_collated, self.data_collator, data),
+            "num_workers": args.dataloader_num_workers,
+            "pin_memory": args.dataloader_pin_memory,
+        }
+        if isinstance(data, IterableDataset):
+            loader: Any = DataLoader(OwnShareOfStream(data, *shared), batch_size=None, **options)
+        else:
+            loader = DataLoader(data, batch_sampler=OwnShare(self._get_train_sampler(), *shared), **options)
+        # as one process: the parts are taken already
+        return prepare_data_loader(
+            loader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -73,11 +98,15 @@ class DistillTrainer(transformers.Trainer):
         for name, value in output["terms"].items():
             self._sums[name] = self._sums.get(name, torch.zeros((), device=value.device)) + value.detach()
         self._batches += 1
+        self._watch.see(self.state.global_step, output["loss"], output["terms"], inputs)
         return (output["loss"], output) if return_outputs else output["loss"]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._batches:
-            logs |= {f"term/{name}": (total / self._batches).item() for name, total in self._sums.items()}
+            totals = averaged(list(self._sums.values()))
+            logs |= {
+                f"term/{name}": (total / self._batches).item() for name, total in zip(self._sums, totals, strict=True)
+            }
             self._sums, self._batches = {}, 0
         super().log(logs, start_time)
 
@@ -92,39 +121,20 @@ class DistillTrainer(transformers.Trainer):
             self.control.should_training_stop |= self.stopped
         return metrics
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Student and objective in one safetensors file, tied weights once, and no pickled arguments beside it."""
-        folder = Path(output_dir or self.args.output_dir or ".")
-        folder.mkdir(parents=True, exist_ok=True)
-        file = str(folder / "model.safetensors")
-        if state_dict is None:
-            safetensors.torch.save_model(self.model, file, metadata={"format": "pt"})
-        else:
-            safetensors.torch.save_file(state_dict, file, metadata={"format": "pt"})
+    def settle(self) -> None:
+        """Raise what is wrong with the last step."""
+        self._watch.check()
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if self.is_fsdp_enabled:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-        else:
-            file = str(Path(resume_from_checkpoint) / "model.safetensors")
-            safetensors.torch.load_model(self.model if model is None else model, file)
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.settle()
+        super()._save_checkpoint(model, trial)
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint; incomplete ones, left by a killed process, are removed.
-
-    Trainer writes ``trainer_state.json`` after everything else and deletes older checkpoints only then.
-    """
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    while checkpoints:
-        newest = checkpoints.pop()
-        try:
-            json.loads((newest / "trainer_state.json").read_text())
-        except (OSError, ValueError):
-            shutil.rmtree(newest, ignore_errors=True)
-        else:
-            return newest
-    return None
+def _collated(collate: Callable[[list[Any]], dict[str, Tensor]], data: Any, rows: list[Any]) -> dict[str, Tensor]:
+    """A batch, which may be empty: then of the shape that others have."""
+    if rows:
+        return collate(rows)
+    return {name: value[:0] for name, value in collate([next(iter(data))]).items()}
 
 
 class _ShowProgress(TrainerCallback):

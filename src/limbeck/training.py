@@ -20,6 +20,7 @@ class TrainBlock(OpenBlock):
     epochs: PositiveFloat = 3.0
     batch_size: PositiveInt = 32
     learning_rate: PositiveFloat = 5e-5
+    relation_batch: PositiveInt | None = None  # examples of a step, where they are more than fit into memory at once
 
 
 # Keys of TrainingArguments that limbeck sets itself, with where the user sets them instead.

@@ -176,7 +176,7 @@ def test_ctrl_c_says_how_to_continue(table_files, teacher_folder, tmp_path):
 
 
 def test_an_incomplete_checkpoint_is_not_used(tmp_path):
-    from limbeck.trainer import last_checkpoint
+    from limbeck.checkpoints import last_checkpoint
 
     for step, state in ((4, "{}"), (8, '{"cut')):
         (tmp_path / f"checkpoint-{step}").mkdir()

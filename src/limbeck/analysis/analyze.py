@@ -14,7 +14,8 @@ from limbeck.analysis.opened import Opened, open_run
 from limbeck.analysis.passes import Estimator, Layer, Pool, geometry
 from limbeck.analysis.record import Record, read_record, write_record
 from limbeck.analysis.tokens import relations_of
-from limbeck.errors import LimbeckError
+from limbeck.errors import Fault, LimbeckError
+from limbeck.together import alone, join, launched, meet, processes, rank
 
 logger = logging.getLogger("limbeck")
 
@@ -41,13 +42,16 @@ def analyze(
 ) -> list[Record]:
     """Measure runs that were not measured with these settings before; one pass of a teacher serves all of them.
 
-    With ``keep_going``, a run that cannot be measured is left out with a warning.
+    With ``keep_going``, a run that cannot be measured is left out with a warning. Several processes divide the runs;
+    each returns the records of its own.
     """
+    join()
     settings = settings or Settings()
     asked = asdict(settings) | {"sentences": list(settings.sentences), "overrides": list(overrides)}
     records = []
-    with tempfile.TemporaryDirectory() as folder:
-        for run in runs:
+    own = runs[rank() :: processes()]
+    with tempfile.TemporaryDirectory() as folder, alone():
+        for run in own:
             try:
                 record = None if force else read_record(run)
                 if record is None or record.settings.get("asked") != asked:
@@ -56,9 +60,13 @@ def analyze(
                     write_record(run, record)
                 records.append(record)
             except LimbeckError as error:
-                if not keep_going:
+                if keep_going:
+                    logger.warning("%s is left out of the analyses: %s", run, error)
+                elif launched() > 1:
+                    raise Fault(str(error)) from error
+                else:
                     raise
-                logger.warning("%s is left out of the analyses: %s", run, error)
+    meet()
     return records
 
 

@@ -26,6 +26,9 @@ class Cosine(PairedLayers):
         super().__init__(pair, "last")
         self.project = projector(pair.student.width, pair.the_teacher.width)
 
+    def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        return student.mask.sum()
+
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         [(layer_s, layer_t)], mask = self.pairs, student.mask
         s = self.project(without_padding(student.hidden[layer_s], mask)).float()

@@ -25,6 +25,9 @@ class Hint(PairedLayers):
         super().__init__(pair, layers)
         self.regressors = nn.ModuleList(projector(pair.student.width, pair.the_teacher.width) for _ in self.pairs)
 
+    def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        return student.mask.sum()
+
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         return torch.stack(
             [

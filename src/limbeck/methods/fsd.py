@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from limbeck import similarity
-from limbeck.errors import ModelError
+from limbeck.errors import ModelError, RecipeError
 from limbeck.features import Features, Needs, Wanted
 from limbeck.files import replacing
 from limbeck.methods.ft import TaskLoss
@@ -108,12 +108,18 @@ class Global(Structure):
 
     def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
         """The unsupervised memory stage: k-means over the teacher's features, saved after each pass."""
-        lengths = [int(self._length(batch)) for batch in batches]
-        longest, count = max(lengths), len(lengths)
+        sizes = [(len(batch["attention_mask"]), int(self._length(batch))) for batch in batches]
+        samples, longest = sum(rows for rows, _ in sizes), max(length for _, length in sizes)
+        if samples < self.size:
+            raise RecipeError(
+                f"FSD's memory has {self.size} centroids, but there are only {samples} training examples. "
+                f"Set method.memory={samples} or less."
+            )
         folder: Path | None = getattr(batches, "folder", None)
         centroids, done = _saved(folder)
         seed = torch.initial_seed() % 2**31
-        with progress("k-means of the teacher's features", count * (self.passes - done + (centroids is None))) as steps:
+        passes = self.passes - done + (centroids is None)
+        with progress("k-means of the teacher's features", len(sizes) * passes) as steps:
 
             def features() -> Iterator[Tensor]:
                 for batch in batches:

@@ -35,6 +35,9 @@ class TaskLoss(Term):
     def needs(self) -> Needs:
         return Needs(student=Wanted(logits=True))
 
+    def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        return decision_count(student, batch, self.problem)
+
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         logits, labels = decisions(student, batch, self.problem), decided(batch["labels"], self.problem)
         if self.problem == "regression":
@@ -57,6 +60,13 @@ def decisions(features: Features, batch: Mapping[str, Tensor], problem: Problem)
         mask = features.mask[..., None]
         return features.logits.float().masked_fill(~mask, _NEVER).transpose(1, 2).flatten(0, 1)
     return features.logits.float()
+
+
+def decision_count(features: Features, batch: Mapping[str, Tensor], problem: Problem) -> Tensor:
+    """How many decisions there are, or (of spans) how many pairs of them."""
+    if problem in PER_TOKEN:
+        return (batch["labels"] != IGNORED).sum()
+    return torch.tensor(len(features.mask), device=features.mask.device)
 
 
 def decided(labels: Tensor, problem: Problem) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from limbeck.features import Features, Needs, Wanted
-from limbeck.methods.ft import TaskLoss, decisions
+from limbeck.methods.ft import TaskLoss, decision_count, decisions
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
 from limbeck.schema import Positive, Share
@@ -30,6 +30,9 @@ class SoftLogits(Term):
 
     def needs(self) -> Needs:
         return Needs(student=Wanted(logits=True), teacher=Wanted(logits=True))
+
+    def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        return decision_count(student, batch, self.problem)
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         s, t = (decisions(side, batch, self.problem) / self.temperature for side in (student, teacher))

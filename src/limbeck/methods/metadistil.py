@@ -21,6 +21,7 @@ from limbeck.objective import Objective
 from limbeck.pair import Pair
 from limbeck.schema import Positive, Share, check, options_of
 from limbeck.teacher import LearningTeacher
+from limbeck.together import mean_gradients
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam
 
@@ -68,14 +69,16 @@ class ExaminedTeacher(LearningTeacher):
             s = self.capture(batch, needs.student, student)[1]
             t = self.teach(batch, needs.teacher, teacher)[1]
             loss = self.objective.total(self.objective(s, t, batch))
-            steps = torch.autograd.grad(loss, list(student.values()), create_graph=True, allow_unused=True)
+            steps = mean_gradients(
+                torch.autograd.grad(loss, list(student.values()), create_graph=True, allow_unused=True)
+            )
             virtual = {
                 name: parameter if step is None else parameter - self.inner_rate * step
                 for (name, parameter), step in zip(student.items(), steps, strict=True)
             }
             answers = self.capture(quiz, self.task.needs().student, virtual)[1]
             examined = self.task(answers, Features(answers.mask), quiz)
-            return list(torch.autograd.grad(examined, list(teacher.values()), allow_unused=True))
+            return mean_gradients(torch.autograd.grad(examined, list(teacher.values()), allow_unused=True))
 
     def _next_quiz(self) -> Mapping[str, Tensor]:
         if self.quiz is None:

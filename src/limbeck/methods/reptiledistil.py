@@ -18,6 +18,7 @@ from limbeck.objective import Objective
 from limbeck.pair import Pair
 from limbeck.schema import Positive, Share
 from limbeck.teacher import LearningTeacher
+from limbeck.together import mean_gradients
 
 Blocks = Literal["first", "last", "skip", "both"]
 
@@ -54,7 +55,7 @@ class MovingTeacher(LearningTeacher):
         student = self.capture(batch, needs.student)[1]
         terms = self.objective(student, self.live(batch, needs.teacher), batch)
         trained = [parameter for parameter in self.student.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(self.objective.total(terms), trained, allow_unused=True)
+        gradients = mean_gradients(torch.autograd.grad(self.objective.total(terms), trained, allow_unused=True))
         after = {parameter: parameter.detach() for parameter in self.student.parameters()}
         for parameter, gradient in zip(trained, gradients, strict=True):
             if gradient is not None:

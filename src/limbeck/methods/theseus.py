@@ -37,6 +37,7 @@ class Replacing(nn.Module):
         self.teacher = [teacher.eval().requires_grad_(False)]  # in a list: it is not trained and not checkpointed
         self.groups = predecessors(teacher, len(self.capture.blocks))
         self.p, self.full_after = p, full_after
+        self.seed = torch.initial_seed()
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
         if freeze_rest:
             _take_rest(student, teacher)
@@ -47,7 +48,9 @@ class Replacing(nn.Module):
         [teacher] = self.teacher
         if teacher.device != self.capture.model.device:
             teacher.to(self.capture.model.device)
-        drawn = torch.rand(len(self.capture.blocks)) < self.chance()
+        # by the step alone: processes that train together must draw the same
+        generator = torch.Generator().manual_seed((self.seed + int(self.step)) % 2**63)
+        drawn = torch.rand(len(self.capture.blocks), generator=generator) < self.chance()
         self.step += 1
         with ExitStack() as swaps:
             for own, successor, group in zip(drawn, self.capture.blocks, self.groups, strict=True):

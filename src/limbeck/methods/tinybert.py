@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from limbeck import similarity
 from limbeck.features import Features, Needs, Wanted
 from limbeck.layers import Layers
-from limbeck.methods.ft import decisions
+from limbeck.methods.ft import decision_count, decisions
 from limbeck.methods.paired import PairedLayers, check_attention, token_mse
 from limbeck.objective import Objective, Term
 from limbeck.pair import Pair
@@ -28,6 +28,9 @@ class Hidden(PairedLayers):
         super().__init__(pair, layers)
         self.project = projector(pair.student.width, pair.the_teacher.width)
 
+    def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        return student.mask.sum()
+
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         return torch.stack(
             [token_mse(student.hidden[s], teacher.hidden[t], student.mask, self.project) for s, t in self.pairs]
@@ -40,6 +43,11 @@ class AttentionScores(PairedLayers):
     def __init__(self, pair: Pair, layers: Layers) -> None:
         super().__init__(pair, layers, kinds=("queries", "keys"))
         self.heads, self.causal = pair.student.heads, pair.student.causal
+
+    def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        """Pairs of a query and a key."""
+        lengths = student.mask.sum(1)
+        return (lengths * (lengths + 1) // 2 if self.causal else lengths.square()).sum()
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         return torch.stack(
@@ -69,6 +77,9 @@ class SoftTargets(Term):
 
     def needs(self) -> Needs:
         return Needs(student=Wanted(logits=True), teacher=Wanted(logits=True))
+
+    def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        return decision_count(student, batch, self.problem)
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         s, t = (decisions(side, batch, self.problem) for side in (student, teacher))
