@@ -15,6 +15,7 @@ from rich.logging import RichHandler
 
 from limbeck.cli_options import (
     BatchSize,
+    Commands,
     DataDir,
     Epochs,
     Keep,
@@ -51,6 +52,7 @@ from limbeck.show import (
 
 app = typer.Typer(
     name="limbeck",
+    cls=Commands,
     help="Distil pre-trained language models through their hidden representations.",
     epilog="Start with: limbeck demo",
     no_args_is_help=True,
@@ -219,6 +221,7 @@ def study(
     ] = None,
 ) -> None:
     """Run methods x settings x seeds, choose, compare, and write tables. Started again, it does what is missing."""
+    from limbeck.files import file_name
     from limbeck.study.conduct import conduct
     from limbeck.study.estimate import estimate
     from limbeck.study.loading import find_study, load_study
@@ -227,7 +230,7 @@ def study(
 
     loaded = load_study(source, overrides or [])
     file, variant = find_study(source)
-    folder = output or Path("studies") / "-".join(filter(None, (file.stem, variant)))
+    folder = output or Path("studies") / file_name(*filter(None, (file.stem, variant)))
     plan = Plan(loaded, folder)
     if dry_run:
         show_plan(estimate(plan), loaded.selection())

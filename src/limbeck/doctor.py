@@ -39,4 +39,4 @@ def _devices() -> str:
 
 def _hub() -> str:
     trouble = hub.trouble()
-    return f"{trouble}; use local folders for models and data" if trouble else f"reachable ({hub.address()})"
+    return f"{trouble}; use local folders for models and data" if trouble else f"reachable ({hub.host()})"

@@ -8,9 +8,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 1_800  # characters: about a screen
+
 
 class LimbeckError(Exception):
-    """Base of every error that limbeck raises on purpose."""
+    """Base of every error that limbeck raises on purpose.
+
+    A message that quotes something endless keeps its start, what is wrong, and its end, what to do.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shortened(message, _LONGEST))
 
 
 class RecipeError(LimbeckError):
@@ -47,6 +55,14 @@ class Terminated(LimbeckError):
 
 class Interrupted(LimbeckError):
     """The user stopped a run."""
+
+
+def shortened(text: str, longest: int) -> str:
+    """A text without its middle, where that is too long to be read."""
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]} … ({len(text) - 2 * half:,} more characters) … {text[-half:]}"
 
 
 def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> str:

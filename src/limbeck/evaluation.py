@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from limbeck.batches import Batches
 from limbeck.blocks import Blocks, Packing
+from limbeck.compare.finished import WRONG, damaged, read_mapping
 from limbeck.distiller import Distiller
 from limbeck.errors import ModelError, RecipeError
 from limbeck.families import family_of
@@ -153,9 +152,11 @@ def _own_task(model: str | Path) -> dict[str, Any] | None:
     file = Path(model) / "recipe.yaml"
     if not file.is_file():
         return None
-    recipe: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-    own: dict[str, Any] = recipe["stages"][-1]["task"] if "stages" in recipe else recipe["task"]
-    return own
+    recipe = read_mapping(file)
+    try:
+        return dict((recipe.get("stages") or [recipe])[-1]["task"])
+    except WRONG as error:
+        raise damaged(file, "the recipe of a run", error) from error
 
 
 def _columns_of(block: TaskBlock | None) -> list[str]:

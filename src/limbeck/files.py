@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from limbeck.errors import RunError
+
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """A temporary path to write to; it becomes ``file`` when the block ends without an error."""
+    if file.exists() and not file.is_file():
+        raise RunError(f"{file} is a folder or a device, which a file would replace. Give the name of a file.")
     file.parent.mkdir(parents=True, exist_ok=True)
     # The suffix stays: writers choose a format by it.
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-", suffix=file.suffix)
@@ -47,8 +52,9 @@ def write_text(file: Path, text: str) -> None:
 
 
 def file_name(*names: str) -> str:
-    """``glue-rte-kd-s0``: names of tasks and methods as one of a file or folder."""
-    return "-".join(names).replace("/", "-").replace(":", "-")
+    """``glue-rte-kd-s0``: names of tasks and methods as one of a file or folder, which leads nowhere else."""
+    name = re.sub(r"[/\\:\x00-\x1f]", "-", "-".join(names))
+    return f"_{name}" if name.startswith(".") else name
 
 
 def _umask() -> int:

@@ -25,11 +25,16 @@ def trouble() -> str:
     except urllib.error.HTTPError:
         return ""  # it answered
     except (OSError, ValueError) as error:
-        return f"{address()} is not reachable: {getattr(error, 'reason', error)}"
+        return f"{host()} is not reachable: {getattr(error, 'reason', error)}"
 
 
 def address() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+
+
+def host() -> str:
+    """The address as it may be shown: without the name and password that can be in it."""
+    return address().rpartition("@")[2]
 
 
 def load_data(task: str, files: str, *address: str, **options: str) -> Any:

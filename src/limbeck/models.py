@@ -233,13 +233,15 @@ def _load(loader: Any, source: str, **options: Any) -> Any:
     if not Path(source).is_dir():
         hub.use_cache_only_if_offline()
     try:
-        return loader.from_pretrained(source, **options)
+        # False, not absent: transformers would ask whether to run the code that it finds beside the weights
+        return loader.from_pretrained(source, trust_remote_code=False, **options)
     except (OSError, ValueError, ImportError, StrictDataclassError, SafetensorError) as error:
         if Path(source).is_dir():
             seen = ", ".join(sorted(entry.name for entry in Path(source).iterdir())[:8]) or "nothing"
             raise ModelError(
                 f"Cannot load {source}: {_first_line(error)} The folder holds: {seen}. A model folder needs "
-                "config.json, model.safetensors and the tokenizer's files (pickled .bin weights are not read)."
+                "config.json, model.safetensors and the tokenizer's files (pickled .bin weights are not read, and no "
+                "code is run)."
             ) from error
         raise ModelError(
             f"Cannot load '{source}': there is no such folder here, and it could not be fetched from the hub "

@@ -5,17 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from limbeck.errors import RecipeError
+from limbeck import plain_yaml
+from limbeck.errors import RecipeError, shortened
 from limbeck.recipe_files import RecipeText, put, read_recipe
 from limbeck.schema import Mistake, OpenBlock, check, options_of
 from limbeck.stages import BLOCKS, check_stages, place_of, reaches_a_stage, split_stages, stages_of_method
 from limbeck.training import TrainBlock, check_training, with_defaults
+
+_LONGEST_PLACE, _LONGEST_MISTAKE = 100, 300  # characters, so that one does not hide the others
+Named = Annotated[str, Field(min_length=1)]
 
 
 class _Block(pydantic.BaseModel):
@@ -39,7 +43,7 @@ class TaskBlock(OpenBlock):
 class TeacherBlock(_Block):
     """``cache``: ``auto`` (where it saves time), ``off``, or a folder that several runs may share."""
 
-    model: str
+    model: Named
     cache: str = "auto"
     cache_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
 
@@ -59,11 +63,11 @@ class TeacherBlock(_Block):
 class StudentBlock(_Block):
     """``{from: teacher, keep: "first:6"}``, ``{model: ...}`` or ``{config: {...}}``."""
 
-    from_: str | None = Field(default=None, alias="from")
+    from_: Named | None = Field(default=None, alias="from")
     keep: str | list[PositiveInt] | None = None
-    model: str | None = None
+    model: Named | None = None
     config: dict[str, Any] | None = None
-    tokenizer: str | None = None
+    tokenizer: Named | None = None
 
     @pydantic.model_validator(mode="after")
     def _one_source(self) -> StudentBlock:
@@ -284,7 +288,7 @@ def apply_override(override: str, values: dict[str, Any]) -> None:
     if not equals or not path:
         raise RecipeError(f"'{override}' is not an override: write key=value, e.g. train.epochs=1.")
     try:
-        value = yaml.safe_load(text)
+        value = plain_yaml.load(text)
     except yaml.YAMLError:
         value = text
     put(values, path, value)
@@ -300,5 +304,6 @@ def report_mistakes(mistakes: list[Mistake], text: RecipeText, kind: str = "reci
         # the deepest part of the place that is written in the file
         known = [lines[mistake.where[:n]] for n in range(len(mistake.where), 0, -1) if mistake.where[:n] in lines]
         line = f"line {known[0]}: " if known else ""
-        rows.append(f"  {line}{'.'.join(map(str, mistake.where)) or kind}: {mistake.message}")
+        place = shortened(".".join(map(str, mistake.where)), _LONGEST_PLACE) or kind
+        rows.append(f"  {line}{place}: {shortened(mistake.message, _LONGEST_MISTAKE)}")
     return f"{title}{count} in the {kind}:\n" + "\n".join(rows)

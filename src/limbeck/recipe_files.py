@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from limbeck.errors import RecipeError, unknown
+from limbeck.plain_yaml import parse
 from limbeck.schema import Location
 
 
@@ -76,7 +77,7 @@ def put(values: dict[str, Any], path: str, value: Any) -> None:
 
 def _stage(stages: Any, number: str, path: str) -> dict[str, Any]:
     known = len(stages) if isinstance(stages, list) else 0
-    if not number.isdigit() or not 1 <= int(number) <= known or not isinstance(stages[int(number) - 1], dict):
+    if not number.isdecimal() or not 1 <= int(number) <= known or not isinstance(stages[int(number) - 1], dict):
         raise RecipeError(f"'{path}': the recipe has {known} stages, counted from 1; seen: stage {number}.")
     stage: dict[str, Any] = stages[int(number) - 1]
     return stage
@@ -127,8 +128,7 @@ def read_yaml(
     """The values in a file, the line of each key, and what its first line says if that is a comment."""
     try:
         text = file.read_text(encoding="utf-8")
-        values = yaml.safe_load(text)
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        values, node = parse(text)
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"{file}: cannot be read as text ({error}).") from error
     except yaml.YAMLError as error:

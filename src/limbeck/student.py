@@ -29,7 +29,7 @@ def layers_to_keep(keep: str | Sequence[int], depth: int) -> list[int]:
             )
         return layers
     strategy, _, count = keep.partition(":")
-    if strategy not in _KEEP or not count.isdigit() or int(count) < 1:
+    if strategy not in _KEEP or not count.isdecimal() or int(count) < 1:
         raise RecipeError(
             f"student.keep: '{keep}' is not understood. Write first:N, last:N, uniform:N or a list such as [1, 3, 5]."
         )

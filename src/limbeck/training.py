@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import typing
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import pydantic
 from pydantic import ConfigDict, PositiveFloat, PositiveInt
@@ -67,6 +68,7 @@ def check_training(given: Any) -> tuple[dict[str, Any], list[Mistake]]:
             names = [*TrainBlock.model_fields, *known]
             mistakes.append(Mistake(("train", key), unknown("key", str(key), names, "See TrainingArguments.")))
         else:
+            value = "no" if value is False and key.endswith("_strategy") else value  # as YAML reads a plain no
             try:
                 typed[key] = known[key].validate_python(value)
             except pydantic.ValidationError as error:
@@ -86,16 +88,27 @@ def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
 @cache
 def _training_arguments() -> dict[str, pydantic.TypeAdapter[Any]]:
     from transformers import TrainingArguments
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
     hints = typing.get_type_hints(TrainingArguments)
+    services = ("none", "all", *INTEGRATION_TO_CALLBACK)
+    service: Any = Literal[services]
+    hints["report_to"] = service | list[service] | None
     config = ConfigDict(arbitrary_types_allowed=True)
     adapters: dict[str, pydantic.TypeAdapter[Any]] = {}
     for field in dataclasses.fields(TrainingArguments):
         if field.init and field.name not in _OURS:
-            # Strategies and optimisers are enumerations that also take their plain name, which YAML can hold.
-            hint = str if isinstance(field.default, str) else hints[field.name]
+            hint = _plain(hints[field.name])
             dataclass_like = dataclasses.is_dataclass(hint) or "ParallelismConfig" in str(hint)
             adapters[field.name] = (
                 pydantic.TypeAdapter(Any) if dataclass_like else pydantic.TypeAdapter(hint, config=config)
             )
     return adapters
+
+
+def _plain(hint: Any) -> Any:
+    """Strategies and optimisers are enumerations that also take their plain name, which YAML can hold."""
+    for part in typing.get_args(hint):
+        if isinstance(part, type) and issubclass(part, enum.Enum):
+            return Literal[tuple(choice.value for choice in part)]
+    return hint

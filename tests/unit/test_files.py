@@ -5,6 +5,7 @@ import stat
 
 import pytest
 
+from limbeck.errors import RunError
 from limbeck.files import replacing, replacing_folder, write_text
 
 
@@ -38,3 +39,11 @@ def test_a_folder_is_replaced_only_when_complete(tmp_path):
         (temporary / "new").touch()
     assert [path.name for path in folder.iterdir()] == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["student"]
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(RunError, match="is a folder or a device"):
+        write_text(pipe, "lost")
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]

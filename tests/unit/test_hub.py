@@ -47,3 +47,8 @@ def test_any_answer_means_reachable(monkeypatch):
 
     monkeypatch.setattr(urllib.request, "urlopen", answer)
     assert hub.trouble() == ""
+
+
+def test_a_password_in_the_address_is_not_shown(monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "https://me:secret@127.0.0.1:9")
+    assert "127.0.0.1:9 is not reachable" in hub.trouble() and "secret" not in hub.trouble()

@@ -189,3 +189,28 @@ def test_a_grid_is_checked_where_it_goes():
         load_recipe(values={**GOOD, "grid": {"method.alpha": [0.2, "x"]}})
     with pytest.raises(RecipeError, match="Unknown key 'alpa'"):
         load_recipe(values={**GOOD, "grid": {"method.alpa": [0.2]}})
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("student.from=''", "at least 1 character"),
+        ("stages.².train.epochs=1", "seen: stage ²"),
+        ("train.optim=adamm", "'adamw_torch'"),
+        ("train.save_strategy=never", "'no', 'steps', 'epoch' or 'best'"),
+        ("train.report_to=[tensorbord]", "'tensorboard'"),
+        ("method.name=':x'", "cannot be imported"),
+        ("method.name='.x:y'", "cannot be imported"),
+        (f"seed={'x' * 100_000}", "more characters"),
+        (f"{'x' * 100_000}=1", "more characters"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_odd_overrides_have_one_short_message(override, message):
+    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
+        load_recipe(None, [override], copy.deepcopy(GOOD))
+    assert len(str(caught.value)) < 2_000
+
+
+def test_a_plain_no_is_a_strategy():
+    assert load_recipe(None, ["train.save_strategy=no"], copy.deepcopy(GOOD)).train.options["save_strategy"] == "no"

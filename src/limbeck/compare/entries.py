@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -106,14 +107,14 @@ def _read_study(folder: Path) -> Found:
             _entry(
                 str(entry["task"]),
                 str(entry["label"]),
-                [read_run(folder / run) for run in entry["runs"]],
+                [read_run(_inside(folder, run)) for run in entry["runs"]],
                 read_reported(entry.get("reported")),
                 int(entry.get("missing", 0)),
                 str(entry.get("why") or ""),
             )
             for entry in values["entries"]
         ]
-        teachers = {task: folder / run for task, run in (values.get("teachers") or {}).items()}
+        teachers = {task: _inside(folder, run) for task, run in (values.get("teachers") or {}).items()}
         return Found(
             entries=entries,
             title=str(values["study"]),
@@ -124,6 +125,14 @@ def _read_study(folder: Path) -> Found:
         )
     except WRONG as error:
         raise damaged(file, "the results of a study", error) from error
+
+
+def _inside(folder: Path, run: str) -> Path:
+    """Analyses write into the runs of a study: a file that came with it must not choose other places."""
+    name = os.path.normpath(run)
+    if os.path.isabs(name) or name.partition(os.sep)[0] == os.pardir:
+        raise RunError(f"{folder / STUDY_RESULTS} names '{run}', which is outside of the study. Repeat the study.")
+    return folder / name
 
 
 def _chosen(entries: Sequence[Mapping[str, Any]]) -> str:

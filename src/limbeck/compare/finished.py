@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from limbeck import plain_yaml
 from limbeck.errors import RunError
 
 WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what reading a damaged file may raise
@@ -105,7 +106,7 @@ def read_mapping(file: Path) -> dict[str, Any]:
     """A JSON or YAML file that holds names and values."""
     text = file.read_text(encoding="utf-8", errors="replace")
     try:
-        values = json.loads(text) if file.suffix == ".json" else yaml.safe_load(text)
+        values = json.loads(text) if file.suffix == ".json" else plain_yaml.load(text)
     except (ValueError, yaml.YAMLError) as error:
         seen = " ".join(str(error).split())
         raise RunError(f"{file} is damaged: {seen}. Copy it again or repeat the run.") from error

@@ -82,10 +82,10 @@ def _user_method(name: str) -> MethodFunction:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except Exception as error:  # a name that is none, a module that is not there, or a mistake in it
         raise RecipeError(
-            f"Method '{name}': module '{module_name}' cannot be imported ({error}). Run the command in the folder "
-            f"that holds {module_name}.py, or install the module."
+            f"Method '{name}': module '{module_name}' cannot be imported ({type(error).__name__}: {error}). Run the "
+            f"command in the folder that holds {module_name}.py, or install the module."
         ) from error
     method: Any = getattr(module, function_name, None)
     if not callable(method):

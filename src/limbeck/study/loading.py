@@ -18,6 +18,8 @@ from limbeck.recipe_files import RecipeText, put, read_yaml
 from limbeck.schema import Mistake, check
 from limbeck.study.description import OF_THE_STUDY, PLACES, Study
 
+_VARIANTS = "'variants' holds them by name, each a mapping from settings to values."
+
 
 def shipped_studies() -> dict[str, Path]:
     """The studies that come with limbeck, by name."""
@@ -47,9 +49,11 @@ def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
     text = RecipeText(str(source), values, title, lines)
     variants = values.pop("variants", {})
     if not isinstance(variants, dict) or (variant and not isinstance(variants.get(variant), dict)):
-        raise RecipeError(unknown(f"variant of {file.stem}", variant, variants or (), "See its 'variants'."))
+        raise RecipeError(
+            unknown(f"variant of {file.stem}", variant, variants if isinstance(variants, dict) else (), _VARIANTS)
+        )
     for key, value in variants.get(variant, {}).items():
-        put(values, key, value)
+        put(values, str(key), value)
     for override in overrides:
         apply_override(override, values)
     study, mistakes = check(Study, values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from limbeck.files import file_name
 from limbeck.recipe import load_recipe
 from limbeck.recipe_files import put
 from limbeck.study.description import Point, Study, key_of
@@ -98,6 +99,6 @@ class Plan:
             point = self.first_point(task, label)
             values = study.values(task, label, point, study.seeds[0], teacher.path, "auto")
             recipes[label] = (values, self.count(task, label))
-        name = teacher.name.replace("/", "-") + ("" if teacher.job else f"-{task.replace('/', '-')}")
+        name = file_name(teacher.name, *([] if teacher.job else [task]))
         title = f"{task} teacher's features"
         return CacheJob(f"cache-{name}", title, str(self.folder), recipes, str(self.folder / "caches" / name))
