@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from limbeck.pair import Pair
     from limbeck.projectors import projector
     from limbeck.recipe import Recipe, load_recipe
-    from limbeck.run import RunDirectory, execute
+    from limbeck.run import execute
+    from limbeck.run_directory import RunDirectory
     from limbeck.student import keep_layers
     from limbeck.tasks import load_task
     from limbeck.teacher import CachedTeacher, LearningTeacher, LiveTeacher
@@ -45,7 +46,7 @@ _HOMES = {
     "Objective": "objective",
     "Pair": "pair",
     "Recipe": "recipe",
-    "RunDirectory": "run",
+    "RunDirectory": "run_directory",
     "SoftLogits": "methods.kd",
     "TaskLoss": "methods.ft",
     "Term": "objective",

@@ -15,7 +15,6 @@ from rich.logging import RichHandler
 
 from limbeck.cli_options import (
     BatchSize,
-    Commands,
     DataDir,
     Epochs,
     Keep,
@@ -35,7 +34,7 @@ from limbeck.cli_options import (
     recipes_and_overrides,
 )
 from limbeck.cli_results import analyze, compare, glue, report
-from limbeck.errors import Fault, Interrupted, LimbeckError, RecipeError, RunError, Terminated
+from limbeck.errors import Fault, Interrupted, LimbeckError, RecipeError, RunError, Terminated, shortened
 from limbeck.progress import QUIET
 from limbeck.show import (
     out,
@@ -52,7 +51,6 @@ from limbeck.show import (
 
 app = typer.Typer(
     name="limbeck",
-    cls=Commands,
     help="Distil pre-trained language models through their hidden representations.",
     epilog="Start with: limbeck demo",
     no_args_is_help=True,
@@ -399,12 +397,16 @@ def demo(
         out.print(f"Report: {done.report}", highlight=False)
 
 
+_NOT_WRITTEN = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)
 _STATUS: dict[type, int] = {Interrupted: 130, Terminated: 143}  # as shells count signals
 
 
 def main() -> None:
     """Entry point: a mistake of the user's becomes one message and a non-zero exit, without a traceback."""
     _set_up_logging()
+    if "WORLD_SIZE" in os.environ:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded
     if _place() > 0:
         _be_silent()
     try:
@@ -412,9 +414,12 @@ def main() -> None:
     except LimbeckError as error:
         _fail(error, str(error), _STATUS.get(type(error), 1))
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT):
+        name = shortened(str(error.filename), 100)
+        if error.errno in _NO_PATH:
+            _fail(error, f"'{name}' cannot be used as a path: {error.strerror}. Give another.", 1)
+        if error.errno not in _NOT_WRITTEN:
             raise
-        _fail(error, f"{error.strerror}: {error.filename or 'while writing'}. Nothing finished was lost.", 1)
+        _fail(error, f"{error.strerror}: {name if error.filename else 'while writing'}. Nothing finished was lost.", 1)
 
 
 def _place() -> int:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
-from limbeck.errors import RecipeError, shortened
+from limbeck.errors import RecipeError
 
 Overrides = Annotated[
     list[str] | None,
@@ -34,22 +32,6 @@ Epochs = Annotated[float | None, typer.Option(help="Passes over the training dat
 BatchSize = Annotated[int | None, typer.Option(help="Examples per step. Default: 32.")]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random. Default: 0.")]
-
-
-_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)
-
-
-class Commands(TyperGroup):
-    """What no file can be called is a mistake like another, wherever it comes to light."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except OSError as error:
-            if error.errno not in _NO_PATH:
-                raise
-            name = shortened(str(error.filename), 100)
-            raise RecipeError(f"'{name}' cannot be used as a path: {error.strerror}. Give another.") from error
 
 
 def recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:

@@ -13,7 +13,8 @@ from limbeck.errors import DataError, MissingExtra
 from limbeck.models import depth_of
 from limbeck.recipe import load_recipe
 from limbeck.report.page import write_report
-from limbeck.run import RunDirectory, execute
+from limbeck.run import execute
+from limbeck.run_directory import RunDirectory
 from limbeck.tasks import load_task
 from limbeck.tasks.glue import GLUE
 from limbeck.tasks.task import Task

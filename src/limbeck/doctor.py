@@ -10,7 +10,7 @@ from importlib import metadata
 import torch
 
 from limbeck import __version__, hub
-from limbeck.run import VERSIONS_OF
+from limbeck.run_directory import VERSIONS_OF
 
 
 def report() -> list[tuple[str, str]]:

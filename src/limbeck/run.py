@@ -8,80 +8,32 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 import shutil
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import yaml
 from transformers import TrainingArguments, set_seed
 
-from limbeck import __version__
 from limbeck.assemble import Data, Parts, assemble, check_stages, load_data
 from limbeck.batches import Batches
 from limbeck.cache import FeatureCache
-from limbeck.caching import automatic_cache, named_cache, teacher_logits, use_cache
+from limbeck.caching import automatic_cache, named_cache, use_cache
 from limbeck.checkpoints import last_checkpoint
-from limbeck.errors import RecipeError, RunError
-from limbeck.faults import LOCK, explained, locked
+from limbeck.errors import RecipeError
+from limbeck.faults import explained, locked
 from limbeck.files import replacing_folder, write_text
-from limbeck.inference import dev_loss, predict_logits
 from limbeck.metrics import SMALLER_IS_BETTER
-from limbeck.models import parameters
+from limbeck.outcome import evaluate, scores_of, write_results
 from limbeck.recipe import Recipe, StudentBlock
-from limbeck.tasks.files import write_table
+from limbeck.run_directory import PRUNED, RunDirectory, check_output, open_run
 from limbeck.tasks.profile import profile
-from limbeck.tasks.task import Task, of_split
-from limbeck.tasks.text import TextTask
-from limbeck.together import first_before_others, first_does, join, launched, processes
+from limbeck.together import first_before_others, first_does, join, processes
 from limbeck.trainer import DistillTrainer, Stop
 
 logger = logging.getLogger("limbeck")
-
-PRUNED = "pruned.json"  # in the place of metrics.json where a run was not worth finishing
-VERSIONS_OF = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "datasets",
-    "tokenizers",
-    "numpy",
-    "scikit-learn",
-    "scipy",
-)
-
-
-@dataclass(frozen=True)
-class RunDirectory:
-    """What a run leaves behind, and the only thing that later commands read."""
-
-    path: Path
-
-    @property
-    def student(self) -> Path:
-        return self.path / "student"
-
-    @property
-    def features(self) -> Path:
-        """What the teacher computed, while the run needs it."""
-        return self.path / "teacher-cache"
-
-    def stage(self, number: int) -> RunDirectory:
-        """Of a run of several, one before the last."""
-        return RunDirectory(self.path / f"stage-{number}")
-
-    @property
-    def finished(self) -> bool:
-        return (self.path / "metrics.json").is_file()
-
-    def metrics(self) -> dict[str, Any]:
-        metrics: dict[str, Any] = json.loads((self.path / "metrics.json").read_text())
-        return metrics
 
 
 def execute(
@@ -92,17 +44,19 @@ def execute(
     ``stop`` sees the scores of the evaluations so far, and whether more is better; where it says so, the run ends
     without results (``pruned.json`` instead of ``metrics.json``).
 
-    Nothing is written before the recipe, the data and the models have been found to fit together.
+    Nothing is written before the recipe, the data and the models have been found to fit together. Processes that a
+    launcher started train together; the first one writes.
     """
     join()
     run = RunDirectory(Path(output))
-    first_does(lambda: _check_output(run, recipe, resume))
-    if run.finished:
-        logger.info("%s is finished already.", run.path)
-        return run
+    first_does(lambda: check_output(run, recipe, resume))
     with ExitStack() as held:
-        first_does(lambda: held.enter_context(locked(run.path)))
-        _run_stages(recipe, run, show_data, stop)
+        if not run.finished:
+            first_does(lambda: held.enter_context(locked(run.path)))
+        if run.finished:  # before, or by another process just now
+            logger.info("%s is finished already.", run.path)
+        else:
+            _run_stages(recipe, run, show_data, stop)
     return run
 
 
@@ -110,7 +64,7 @@ def _run_stages(recipe: Recipe, run: RunDirectory, show_data: bool, stop: Stop |
     stages = recipe.split()
     if len(stages) > 1:
         check_stages(stages)
-        first_does(lambda: _open(run, recipe))
+        first_does(lambda: open_run(run, recipe))
     student = recipe.student
     for number, stage in enumerate(stages, start=1):
         if len(stages) > 1:
@@ -129,102 +83,30 @@ def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, show_data: bo
     parts = assemble(recipe)
     data = load_data(recipe, parts)
     cache = named_cache(recipe, parts, data)
+    arguments = _arguments(recipe, parts, run)
+    _use_relation_batch(recipe, parts, arguments.gradient_accumulation_steps)
     if show_data and logger.isEnabledFor(logging.INFO):
         for line in profile(parts.task, parts.tokenizer, parts.max_length, data.splits).lines():
             logger.info("%s", line)
     logger.info("%s", parts.distiller.objective)
-    first_does(lambda: _open(run, written.settled(parts.max_length)))
+    first_does(lambda: open_run(run, written.settled(parts.max_length)))
     started = time.monotonic()
-    trained = _train(recipe, parts, data, cache, run, stop)
+    with explained():
+        trained = _train(recipe, parts, data, cache, arguments, run, stop)
     cost = {"train_seconds": round(time.monotonic() - started, 2), "steps": trained.steps}
     first_does(lambda: _prune(run, cost) if trained.stopped else _finish(recipe, parts, data, trained, run, cost))
 
 
-def _prune(run: RunDirectory, cost: dict[str, Any]) -> None:
-    for folder in (run.features, run.path / "checkpoints"):
-        shutil.rmtree(folder, ignore_errors=True)
-    write_text(run.path / PRUNED, json.dumps(cost) + "\n")
-
-
-def _finish(
-    recipe: Recipe, parts: Parts, data: Data, trained: Trained, run: RunDirectory, cost: dict[str, Any]
-) -> None:
-    with replacing_folder(run.student) as folder:
-        parts.student.save_pretrained(folder)
-        parts.tokenizer.save_pretrained(folder)
-    shutil.rmtree(run.features, ignore_errors=True)
-    dev = _evaluate(parts, data) if trained.dev is None else trained.dev
-    _write_results(recipe, parts, data, dev, run, cost)
-    _drop_checkpoints(recipe, run)
-
-
-def _check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
-    if run.path.is_file():
-        raise RunError(f"{run.path} is a file; --output must be a folder.")
-    if not run.path.is_dir() or all(file.name == LOCK for file in run.path.iterdir()):
-        return
-    if not (run.path / "recipe.yaml").is_file():
-        raise RunError(f"{run.path} holds other files and is no run directory. Choose another --output.")
-    if not resume:
-        state = "a finished run" if run.finished else "an unfinished run"
-        raise RunError(
-            f"{run.path} already holds {state}. Choose another --output, or add --resume to continue the same recipe."
-        )
-    ours = yaml.safe_load(recipe.to_yaml())
-    theirs = yaml.safe_load((run.path / "recipe.yaml").read_text())
-    # where the teacher's features are kept changes no result, and must change where a disk is full
-    different = sorted(found for found in _differences(ours, theirs) if "teacher.cache" not in found.split()[0])
-    if different:
-        raise RunError(
-            f"{run.path} holds a run of another recipe; it differs in: {', '.join(different)}. "
-            "Resume with the same settings, or choose another --output."
-        )
-
-
-def _differences(ours: Any, theirs: Any, where: str = "") -> set[str]:
-    if isinstance(ours, list) and isinstance(theirs, list):
-        ours, theirs = (dict(enumerate(values, start=1)) for values in (ours, theirs))
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys = ours.keys() | theirs.keys()
-        parts = [_differences(ours.get(key), theirs.get(key), f"{where}.{key}".lstrip(".")) for key in keys]
-        return set().union(*parts)
-    chosen = ours == "auto" and where.endswith("task.max_length")  # which stands for what the run chose
-    return set() if ours == theirs or chosen else {f"{where} ({theirs!r} there, {ours!r} now)"}
-
-
-def _open(run: RunDirectory, recipe: Recipe) -> None:
+def _arguments(recipe: Recipe, parts: Parts, run: RunDirectory) -> TrainingArguments:
+    metric = parts.task.metrics[0]
+    own = {
+        "use_cpu": not torch.accelerator.is_available(),
+        "metric_for_best_model": metric,
+        "greater_is_better": metric not in SMALLER_IS_BETTER,
+    }
     try:
-        run.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{run.path} cannot be made: {error.strerror}. Choose another --output.") from error
-    (run.path / PRUNED).unlink(missing_ok=True)
-    write_text(run.path / "recipe.yaml", recipe.to_yaml())
-    write_text(run.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
-
-
-class Trained(NamedTuple):
-    steps: int
-    dev: Any  # what an evaluation after the last step found; None if there was none
-    stopped: bool  # by ``stop``
-
-
-def _train(
-    recipe: Recipe, parts: Parts, data: Data, cache: FeatureCache | None, run: RunDirectory, stop: Stop | None
-) -> Trained:
-    evaluated: dict[int, Any] = {}
-
-    def score() -> dict[str, float]:
-        return first_does(evaluate)
-
-    def evaluate() -> dict[str, float]:
-        evaluated.clear()
-        evaluated[trainer.state.global_step] = dev = _evaluate(parts, data)
-        return _scores(parts, data, dev)
-
-    checkpoints = run.path / "checkpoints"
-    try:
-        arguments = TrainingArguments(
-            output_dir=str(checkpoints),
+        return TrainingArguments(
+            output_dir=str(run.path / "checkpoints"),
             num_train_epochs=recipe.train.epochs,
             per_device_train_batch_size=recipe.train.relation_batch or recipe.train.batch_size,
             learning_rate=recipe.train.learning_rate,
@@ -233,36 +115,10 @@ def _train(
             dataloader_pin_memory=torch.cuda.is_available(),
             remove_unused_columns=False,
             label_names=["labels"],
-            **{"use_cpu": not torch.accelerator.is_available()} | _best(parts.task) | recipe.train.options,
+            **own | recipe.train.options,
         )
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, RuntimeError) as error:
         raise RecipeError(f"train: {error}") from error
-    _use_relation_batch(recipe, parts, arguments.gradient_accumulation_steps)
-    if "quiz" in data.splits:
-        # as many in every process as one alone would take
-        quiz = Batches(data.splits["quiz"], data.collate, data.batch_size * processes())
-        parts.distiller.teacher.examine_on(quiz)  # type: ignore[union-attr]
-    trainer = DistillTrainer(
-        parts.distiller, arguments, data.splits["train"], data.collate, score, run.path / "history.jsonl", stop
-    )
-    checkpoint = last_checkpoint(checkpoints)
-    resumed = checkpoint is not None
-    cache = cache or automatic_cache(recipe, parts, data, run.features, arguments.device, resumed)
-    if cache is not None:
-        use_cache(cache, parts, data, arguments.device)
-    if checkpoint is not None:
-        logger.info("Resuming from %s.", checkpoint)
-    else:
-        batches = data.batches("train", run.path / "prepared")
-        first_before_others(lambda: parts.distiller.objective.prepare(parts.distiller.teacher, batches))
-    # Every random number of the training itself follows from here, however its parts were made.
-    set_seed(recipe.seed)
-    with explained():
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        trainer.settle()
-    steps = int(trainer.state.global_step)
-    # the best student, which may be an earlier one, was not the last to be evaluated
-    return Trained(steps, None if arguments.load_best_model_at_end else evaluated.get(steps), trainer.stopped)
 
 
 def _use_relation_batch(recipe: Recipe, parts: Parts, accumulated: int) -> None:
@@ -272,7 +128,7 @@ def _use_relation_batch(recipe: Recipe, parts: Parts, accumulated: int) -> None:
     if together is None:
         if accumulated > 1 and relating:
             logger.info(
-                "%s relate the %d samples of a part of a step, not the %d of the step. "
+                "%s: among the %d samples of a part of a step, not the %d of the step. "
                 "train.relation_batch=%d (without gradient_accumulation_steps) relates them all.",
                 *(" and ".join(relating), size, size * accumulated, size * accumulated),
             )
@@ -289,87 +145,76 @@ def _use_relation_batch(recipe: Recipe, parts: Parts, accumulated: int) -> None:
     parts.distiller.at_a_time = size
 
 
-def _best(task: Task) -> dict[str, Any]:
-    return {"metric_for_best_model": task.metrics[0], "greater_is_better": task.metrics[0] not in SMALLER_IS_BETTER}
+class Trained(NamedTuple):
+    steps: int
+    dev: Any  # what an evaluation after the last step found; None if there was none
+    stopped: bool  # by ``stop``
 
 
-def _drop_checkpoints(recipe: Recipe, run: RunDirectory) -> None:
-    """A single checkpoint served only to resume, and is several times the student's size."""
+def _train(
+    recipe: Recipe,
+    parts: Parts,
+    data: Data,
+    cache: FeatureCache | None,
+    arguments: TrainingArguments,
+    run: RunDirectory,
+    stop: Stop | None,
+) -> Trained:
+    evaluated: dict[int, Any] = {}
+
+    def score() -> dict[str, float]:
+        evaluated.clear()
+        evaluated[trainer.state.global_step] = dev = evaluate(parts, data)
+        return scores_of(parts, data, dev)
+
+    if "quiz" in data.splits:
+        # as many in every process as one alone would take
+        quiz = Batches(data.splits["quiz"], data.collate, data.batch_size * processes())
+        parts.distiller.teacher.examine_on(quiz)  # type: ignore[union-attr]
+    trainer = _trainer(parts, arguments, data, lambda: first_does(score), run, stop)
+    checkpoint = first_does(lambda: last_checkpoint(run.path / "checkpoints"))
+    cache = cache or automatic_cache(recipe, parts, data, run.features, arguments.device, checkpoint is not None)
+    if cache is not None:
+        use_cache(cache, parts, data, arguments.device)
+    if checkpoint is not None:
+        logger.info("Resuming from %s.", checkpoint)
+    else:
+        batches = data.batches("train", run.path / "prepared")
+        first_before_others(lambda: parts.distiller.objective.prepare(parts.distiller.teacher, batches))
+    # Every random number of the training itself follows from here, however its parts were made.
+    set_seed(recipe.seed)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    trainer.settle()
+    steps = int(trainer.state.global_step)
+    # the best student, which may be an earlier one, was not the last to be evaluated
+    return Trained(steps, None if arguments.load_best_model_at_end else evaluated.get(steps), trainer.stopped)
+
+
+def _trainer(
+    parts: Parts, arguments: TrainingArguments, data: Data, score: Any, run: RunDirectory, stop: Stop | None
+) -> DistillTrainer:
+    train, history = data.splits["train"], run.path / "history.jsonl"
+    try:
+        return DistillTrainer(parts.distiller, arguments, train, data.collate, score, history, stop)
+    except (ValueError, ImportError, RuntimeError) as error:  # what report_to asks for is not installed
+        raise RecipeError(f"train: {error}") from error
+
+
+def _prune(run: RunDirectory, cost: dict[str, Any]) -> None:
+    for folder in (run.features, run.path / "checkpoints"):
+        shutil.rmtree(folder, ignore_errors=True)
+    write_text(run.path / PRUNED, json.dumps(cost) + "\n")
+
+
+def _finish(
+    recipe: Recipe, parts: Parts, data: Data, trained: Trained, run: RunDirectory, cost: dict[str, Any]
+) -> None:
+    with replacing_folder(run.student) as folder:
+        parts.student.save_pretrained(folder)
+        parts.tokenizer.save_pretrained(folder)
+    shutil.rmtree(run.features, ignore_errors=True)
+    dev = evaluate(parts, data) if trained.dev is None else trained.dev
+    write_results(recipe, parts, data, dev, run, cost)
+    # a single checkpoint served only to resume, and is several times the student's size
     if recipe.train.options.get("save_total_limit") == 1:
         shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
-
-
-def _evaluate(parts: Parts, data: Data) -> Any:
-    """The student on the validation data: its logits, or a language model's scores."""
-    if isinstance(parts.task, TextTask):
-        return dev_loss(parts.distiller, data.batches("validation"))
-    validation = data.splits["validation"]
-    return predict_logits(parts.student, validation, data.collate, data.batch_size, "evaluate on validation")
-
-
-def _scores(parts: Parts, data: Data, dev: Any) -> dict[str, float]:
-    return dev if isinstance(parts.task, TextTask) else parts.task.score(dev, data.splits["validation"])
-
-
-def _write_results(recipe: Recipe, parts: Parts, data: Data, dev: Any, run: RunDirectory, cost: dict[str, Any]) -> None:
-    scores = _scores(parts, data, dev)
-    metric = parts.task.metrics[0]
-    results = {
-        "task": parts.task.name,
-        "split": "validation",
-        "method": recipe.method.name,
-        "seed": recipe.seed,
-        "metric": metric,
-        "score": scores[metric],
-        "parameters": parameters(parts.student),
-        **cost,
-        # questions, not the windows over their texts
-        "examples": len((data.splits if isinstance(parts.task, TextTask) else parts.task.splits)["validation"]),
-        "metrics": scores | _other_scores(parts, data, run),
-    }
-    if majority := parts.task.majority(data.splits["train"], data.splits["validation"]):
-        results["majority"] = majority
-    answers = {} if isinstance(parts.task, TextTask) else parts.task.answers(dev, data.splits["validation"])
-    if parts.teacher is not None:
-        results["teacher"], theirs = _beside_the_teacher(recipe, parts, data, dev)
-        answers |= {f"teacher_{name}": theirs[name] for name in ("prediction", "logits") if name in theirs}
-    if answers:
-        write_table(run.path / "predictions.parquet", answers)
-    # last, because it marks the run as finished
-    write_text(run.path / "metrics.json", json.dumps(results, indent=2) + "\n")
-
-
-def _other_scores(parts: Parts, data: Data, run: RunDirectory) -> dict[str, float]:
-    """The student's scores on the task's other validation data (MNLI's mismatched), whose predictions are written."""
-    scores: dict[str, float] = {}
-    for split in parts.task.dev_splits[1:]:
-        encoded = data.splits[split]
-        logits = predict_logits(parts.student, encoded, data.collate, data.batch_size, f"evaluate on {split}")
-        scores |= of_split(split, parts.task.score(logits, encoded))
-        write_table(run.path / f"predictions-{split}.parquet", parts.task.answers(logits, encoded))
-    return scores
-
-
-def _beside_the_teacher(recipe: Recipe, parts: Parts, data: Data, dev: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The teacher's results, and its answers to the validation data."""
-    results: dict[str, Any] = {"parameters": parameters(parts.teacher)}
-    if isinstance(parts.task, TextTask):
-        return results, {}
-    validation = data.splits["validation"]
-    logits = teacher_logits(recipe, parts, data, parts.student.device)
-    results["metrics"] = _scores(parts, data, logits)
-    results["agreement"] = parts.task.agreement(dev, logits, validation)
-    return results, parts.task.answers(logits, validation)
-
-
-def environment() -> dict[str, Any]:
-    """What a result may depend on; nothing about the user, the host or its variables."""
-    return {
-        "limbeck": __version__,
-        "python": platform.python_version(),
-        "platform": f"{platform.system()} {platform.machine()}",
-        "packages": {name: metadata.version(name) for name in VERSIONS_OF},
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "threads": torch.get_num_threads(),
-        "processes": launched(),
-    }

@@ -22,7 +22,7 @@ from tiny import sentences, table_task, tiny_model, write_csv
 from limbeck import cache as cache_module
 from limbeck import caching, execute, load_recipe
 from limbeck.errors import CacheError
-from limbeck.run import RunDirectory
+from limbeck.run_directory import RunDirectory
 from limbeck.tasks.encode import Collator
 from limbeck.teacher import LiveTeacher
 from limbeck.trainer import DistillTrainer

@@ -20,7 +20,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck import METHODS, execute, load_recipe
 from limbeck.errors import ModelError
-from limbeck.run import RunDirectory
+from limbeck.run_directory import RunDirectory
 
 LABELS = {"id2label": {0: "negative", 1: "positive"}, "label2id": {"negative": 0, "positive": 1}}
 

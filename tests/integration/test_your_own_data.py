@@ -245,7 +245,7 @@ def test_a_run_with_a_chosen_length_is_resumed_by_the_same_command(long_texts, t
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(limbeck.run, "_write_results", stop)
+        patch.setattr(limbeck.run, "write_results", stop)
         with pytest.raises(KeyboardInterrupt):
             execute(recipe_of(long_texts, problem="classification"), tmp_path / "run")
     unfinished = tmp_path / "run"

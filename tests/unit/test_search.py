@@ -11,7 +11,7 @@ import yaml
 
 from limbeck.errors import LimbeckError
 from limbeck.files import write_text
-from limbeck.run import PRUNED
+from limbeck.run_directory import PRUNED
 from limbeck.study import search
 from limbeck.study.conduct import conduct
 from limbeck.study.engines import InProcess

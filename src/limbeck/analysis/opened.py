@@ -23,7 +23,7 @@ from limbeck.errors import RunError
 from limbeck.features import Wanted
 from limbeck.models import load_fine_tuned
 from limbeck.recipe import Recipe, StudentBlock, load_recipe
-from limbeck.run import RunDirectory
+from limbeck.run_directory import RunDirectory
 from limbeck.tasks.text import TextTask
 from limbeck.teacher import CachedTeacher, LiveTeacher
 

@@ -16,7 +16,7 @@ from limbeck.caching import flops
 from limbeck.errors import LimbeckError
 from limbeck.families import blocks_of
 from limbeck.models import load_config, load_tokenizer, model_class, parameters
-from limbeck.run import RunDirectory
+from limbeck.run_directory import RunDirectory
 from limbeck.student import from_config, layers_to_keep
 from limbeck.study.plan import Plan
 from limbeck.tasks import load_task

@@ -23,7 +23,8 @@ from limbeck.errors import LimbeckError
 from limbeck.files import write_text
 from limbeck.progress import QUIET
 from limbeck.recipe import load_recipe
-from limbeck.run import PRUNED, RunDirectory, execute
+from limbeck.run import execute
+from limbeck.run_directory import PRUNED, RunDirectory
 from limbeck.study.search import falls_behind
 
 # Of a student's weights: removed; kept; or needed, so that a finished run which has lost them is done again.
