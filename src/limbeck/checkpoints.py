@@ -12,6 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 
 from limbeck.errors import RunError
 from limbeck.states import load_state, load_tensors, save_state, save_tensors
@@ -20,14 +26,11 @@ from limbeck.together import processes, rank
 logger = logging.getLogger("limbeck")
 
 _MODEL, _TRAINING = "model.safetensors", "training.safetensors"
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class SafeCheckpoints(transformers.Trainer):
-    """A Trainer whose checkpoints are safetensors and JSON; what FSDP and DeepSpeed write is left to them."""
-
-    @property
-    def _sharded(self) -> bool:
-        return bool(self.is_fsdp_enabled or self.is_deepspeed_enabled)
+    """A Trainer whose checkpoints are safetensors and JSON, whole also where FSDP divides the weights."""
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Student and objective in one file, tied weights once, and no pickled arguments beside it."""
@@ -36,26 +39,31 @@ class SafeCheckpoints(transformers.Trainer):
         save_tensors(folder / _MODEL, _once(state_dict or self.model.state_dict()))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if self._sharded:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
         weights, _ = load_tensors(Path(resume_from_checkpoint) / _MODEL)
-        _load(self.model if model is None else model, weights)
+        model = self.model if model is None else model
+        if self.is_fsdp_enabled:
+            set_model_state_dict(model, dict(weights), options=_WHOLE)
+        else:
+            _load(model, weights)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if self._sharded:
-            super()._save_optimizer_and_scheduler(output_dir)
-        elif self.args.should_save:
-            state = {"step": self.state.global_step, "optimizer": self.optimizer.state_dict()}
+        if self.is_fsdp_enabled:
+            optimizer = get_optimizer_state_dict(self.model, self.optimizer.optimizer, options=_WHOLE)
+        else:
+            optimizer = self.optimizer.state_dict()
+        if self.args.should_save:
+            state = {"step": self.state.global_step, "optimizer": optimizer}
             save_state(Path(output_dir) / _TRAINING, state | {"scheduler": self.lr_scheduler.state_dict()})
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if self._sharded:
-            super()._load_optimizer_and_scheduler(checkpoint)
-        elif checkpoint is not None:
-            state = load_state(Path(checkpoint) / _TRAINING)
+        if checkpoint is None:
+            return
+        state = load_state(Path(checkpoint) / _TRAINING)
+        if self.is_fsdp_enabled:
+            set_optimizer_state_dict(self.model, self.optimizer.optimizer, state["optimizer"], options=_WHOLE)
+        else:
             self.optimizer.load_state_dict(state["optimizer"])
-            self.lr_scheduler.load_state_dict(state["scheduler"])
+        self.lr_scheduler.load_state_dict(state["scheduler"])
 
     def _save_scaler(self, output_dir: str) -> None:
         scaler = getattr(self.accelerator, "scaler", None)
@@ -123,10 +131,8 @@ def last_checkpoint(folder: Path) -> Path | None:
 def _wrong_with(checkpoint: Path) -> str:
     try:
         state = json.loads((checkpoint / "trainer_state.json").read_text())
-        if not (checkpoint / _TRAINING).is_file():
-            return ""  # sharded
-        for file in checkpoint.glob("*.safetensors"):
-            load_tensors(file)
+        for name in {_MODEL, _TRAINING} | {file.name for file in checkpoint.glob("*.safetensors")}:
+            load_tensors(checkpoint / name)
         if load_state(checkpoint / _TRAINING)["step"] != state["global_step"]:
             return "its files are of different steps."
     except OSError:

@@ -30,7 +30,7 @@ from limbeck.outcome import evaluate, scores_of, write_results
 from limbeck.recipe import Recipe, StudentBlock
 from limbeck.run_directory import PRUNED, RunDirectory, check_output, open_run
 from limbeck.tasks.profile import profile
-from limbeck.together import first_before_others, first_does, join, processes
+from limbeck.together import first_before_others, first_does, join, processes, rank
 from limbeck.trainer import DistillTrainer, Stop
 
 logger = logging.getLogger("limbeck")
@@ -94,7 +94,7 @@ def _run_stage(recipe: Recipe, run: RunDirectory, written: Recipe, show_data: bo
     with explained():
         trained = _train(recipe, parts, data, cache, arguments, run, stop)
     cost = {"train_seconds": round(time.monotonic() - started, 2), "steps": trained.steps}
-    first_does(lambda: _prune(run, cost) if trained.stopped else _finish(recipe, parts, data, trained, run, cost))
+    first_does(lambda: _prune(run, cost) if trained.stopped else _finish(recipe, data, trained, run, cost))
 
 
 def _arguments(recipe: Recipe, parts: Parts, run: RunDirectory) -> TrainingArguments:
@@ -146,6 +146,7 @@ def _use_relation_batch(recipe: Recipe, parts: Parts, accumulated: int) -> None:
 
 
 class Trained(NamedTuple):
+    parts: Parts
     steps: int
     dev: Any  # what an evaluation after the last step found; None if there was none
     stopped: bool  # by ``stop``
@@ -162,16 +163,28 @@ def _train(
 ) -> Trained:
     evaluated: dict[int, Any] = {}
 
+    def gathered() -> Parts:
+        """With all their weights in this process, if it is the first."""
+        if (weights := trainer.whole_weights()) is not None and rank() == 0:
+            whole.distiller.load_state_dict(weights)
+        return whole
+
     def score() -> dict[str, float]:
-        evaluated.clear()
-        evaluated[trainer.state.global_step] = dev = evaluate(parts, data)
-        return scores_of(parts, data, dev)
+        whole = gathered()
+
+        def evaluated_now() -> dict[str, float]:
+            evaluated.clear()
+            evaluated[trainer.state.global_step] = dev = evaluate(whole, data)
+            return scores_of(whole, data, dev)
+
+        return first_does(evaluated_now)
 
     if "quiz" in data.splits:
         # as many in every process as one alone would take
         quiz = Batches(data.splits["quiz"], data.collate, data.batch_size * processes())
         parts.distiller.teacher.examine_on(quiz)  # type: ignore[union-attr]
-    trainer = _trainer(parts, arguments, data, lambda: first_does(score), run, stop)
+    trainer = _trainer(parts, arguments, data, score, run, stop)
+    whole = assemble(recipe) if trainer.is_fsdp_enabled and rank() == 0 else parts  # FSDP divides the other
     checkpoint = first_does(lambda: last_checkpoint(run.path / "checkpoints"))
     cache = cache or automatic_cache(recipe, parts, data, run.features, arguments.device, checkpoint is not None)
     if cache is not None:
@@ -187,7 +200,8 @@ def _train(
     trainer.settle()
     steps = int(trainer.state.global_step)
     # the best student, which may be an earlier one, was not the last to be evaluated
-    return Trained(steps, None if arguments.load_best_model_at_end else evaluated.get(steps), trainer.stopped)
+    dev = None if arguments.load_best_model_at_end else evaluated.get(steps)
+    return Trained(gathered(), steps, dev, trainer.stopped)
 
 
 def _trainer(
@@ -206,9 +220,8 @@ def _prune(run: RunDirectory, cost: dict[str, Any]) -> None:
     write_text(run.path / PRUNED, json.dumps(cost) + "\n")
 
 
-def _finish(
-    recipe: Recipe, parts: Parts, data: Data, trained: Trained, run: RunDirectory, cost: dict[str, Any]
-) -> None:
+def _finish(recipe: Recipe, data: Data, trained: Trained, run: RunDirectory, cost: dict[str, Any]) -> None:
+    parts = trained.parts
     with replacing_folder(run.student) as folder:
         parts.student.save_pretrained(folder)
         parts.tokenizer.save_pretrained(folder)

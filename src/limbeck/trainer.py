@@ -121,6 +121,10 @@ class DistillTrainer(SafeCheckpoints):
             self.control.should_training_stop |= self.stopped
         return metrics
 
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """Of the distiller where FSDP has divided them, gathered for the first process; otherwise None."""
+        return self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
+
     def settle(self) -> None:
         """Raise what is wrong with the last step."""
         self._watch.check()

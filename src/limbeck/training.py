@@ -39,6 +39,7 @@ _OURS = {
     "disable_tqdm": "use --quiet",
     "push_to_hub": "upload the run's student/ folder instead",
     "hub_token": "a run directory must hold no secret",
+    "deepspeed": "several processes train with DDP, or with FSDP (fsdp: true)",
 }
 
 
@@ -94,6 +95,7 @@ def _training_arguments() -> dict[str, pydantic.TypeAdapter[Any]]:
     services = ("none", "all", *INTEGRATION_TO_CALLBACK)
     service: Any = Literal[services]
     hints["report_to"] = service | list[service] | None
+    hints["fsdp"] = bool | str | None
     config = ConfigDict(arbitrary_types_allowed=True)
     adapters: dict[str, pydantic.TypeAdapter[Any]] = {}
     for field in dataclasses.fields(TrainingArguments):

@@ -8,6 +8,7 @@ import shutil
 import launched
 import pytest
 import torch
+import yaml
 from method_cases import cases
 from safetensors.torch import load_file
 from several import in_processes
@@ -53,10 +54,7 @@ def trained(tmp_path_factory, table_files, teacher_folder):
 @pytest.mark.distributed
 @pytest.mark.parametrize("name", [case.id for case in cases()])
 def test_the_weights_are_those_of_one_process(trained, name):
-    one, two = (load_file(trained / side / name / "student" / "model.safetensors") for side in ("one", "two"))
-    assert one.keys() == two.keys()
-    for weight in one:
-        torch.testing.assert_close(two[weight], one[weight], rtol=0, atol=1e-5)
+    assert_same(trained / "two" / name, trained / "one" / name)
     losses = [[line["loss"] for line in history(trained / side / name) if "loss" in line] for side in ("one", "two")]
     assert losses[1] == pytest.approx(losses[0], abs=1e-5, rel=1e-5) and len(losses[0]) == 5
     assert read_json(trained / "one" / name / "metrics.json")["steps"] == 5
@@ -64,3 +62,35 @@ def test_the_weights_are_those_of_one_process(trained, name):
 
 def history(run):
     return [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.distributed
+def test_divided_weights_are_trained_saved_and_resumed_alike(trained, tmp_path, monkeypatch):
+    """FSDP: each process holds half of the student and of the optimiser's state."""
+    monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "cpu")
+    more = {"max_steps": 6, "batch_size": SIZE, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 9}
+    # Adam makes steps of one size of gradients that are rounding errors, unless epsilon is larger than those
+    more |= {"optim": "adamw_torch", "adam_epsilon": 0.01, "eval_strategy": "epoch"}
+    recipes = {}
+    for name in ("cka", "fsd"):
+        values = yaml.safe_load((trained / "two" / name / "recipe.yaml").read_text())
+        recipes[name] = values | {"train": values["train"] | more}
+    sharded = {name: values | {"train": values["train"] | {"fsdp": True}} for name, values in recipes.items()}
+    in_processes(launched.train, tmp_path, recipes, tmp_path / "whole")
+    in_processes(launched.train_sharded, tmp_path, sharded, tmp_path / "divided")
+    for name in recipes:
+        assert_same(tmp_path / "divided" / name, tmp_path / "whole" / name)
+        shutil.copytree(tmp_path / "divided" / name, tmp_path / "broken" / name)
+        shutil.rmtree(tmp_path / "broken" / name / "checkpoints" / "checkpoint-6")
+        (tmp_path / "broken" / name / "metrics.json").unlink()
+    in_processes(launched.train_sharded, tmp_path, sharded, tmp_path / "broken", True)
+    for name in recipes:
+        assert_same(tmp_path / "broken" / name, tmp_path / "whole" / name)
+
+
+def assert_same(one, other):
+    ours, theirs = (load_file(run / "student" / "model.safetensors") for run in (one, other))
+    assert ours.keys() == theirs.keys()
+    for weight in ours:
+        torch.testing.assert_close(ours[weight], theirs[weight], rtol=0, atol=1e-5)
+    assert read_json(one / "metrics.json")["metrics"] == pytest.approx(read_json(other / "metrics.json")["metrics"])
