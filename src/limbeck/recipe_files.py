@@ -60,6 +60,16 @@ def shipped_recipes() -> dict[str, RecipeText]:
     return recipes
 
 
+def own_task(model: str | Path) -> dict[str, Any] | None:
+    """The task block that a run was trained with, the last of several; None of what is no run directory."""
+    file = Path(model) / "recipe.yaml"
+    if not file.is_file():
+        return None
+    recipe: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    own: dict[str, Any] = recipe["stages"][-1]["task"] if "stages" in recipe else recipe["task"]
+    return own
+
+
 def put(values: dict[str, Any], path: str, value: Any) -> None:
     """Set ``a.b.c`` in nested mappings; stages are counted from 1: ``stages.2.train.epochs``."""
     *parents, last = path.split(".")

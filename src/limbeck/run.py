@@ -30,10 +30,10 @@ from limbeck.inference import dev_loss, predict_logits
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.models import parameters
 from limbeck.recipe import Recipe, StudentBlock
-from limbeck.tasks.files import write_table
 from limbeck.tasks.profile import profile
 from limbeck.tasks.task import Task, of_split
 from limbeck.tasks.text import TextTask
+from limbeck.tasks.writing import write_table
 from limbeck.trainer import DistillTrainer, Stop, last_checkpoint
 
 logger = logging.getLogger("limbeck")

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.capture import logits_of, model_inputs
 from limbeck.errors import MissingExtra, ModelError
-from limbeck.models import load_config, load_fine_tuned, load_tokenizer, parameters, resolve
+from limbeck.inference import model_logits
+from limbeck.models import check_head, load_config, load_fine_tuned, load_tokenizer, parameters, resolve
 
 if TYPE_CHECKING:
     from limbeck.tasks.task import Task
 
 FORMS = ("hf", "onnx", "onnx-int8")
 ONNX_FILE = "model.onnx"
+PARITY_FILE = "parity.json"  # only an export has it
 EXTRA = "This needs onnxruntime: pip install 'limbeck[onnx]'"
 
 
@@ -45,7 +46,10 @@ def open_served(path: str | Path, *, task: Task | None = None, threads: int | No
     if threads is not None:
         torch.set_num_threads(threads)
     if (Path(path) / ONNX_FILE).is_file():
-        return OnnxServed(path, threads or torch.get_num_threads())
+        served = OnnxServed(path, threads or torch.get_num_threads())
+        if task is not None:
+            check_head(path, served.config, task)
+        return served
     return TorchServed(path, task)
 
 
@@ -61,10 +65,7 @@ class TorchServed:
         self.disk_bytes = _size(_folder_of(resolve(path)), "*.safetensors")
 
     def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
-        batch = {name: value.to(self.model.device) for name, value in batch.items()}
-        with torch.inference_mode():
-            logits: np.ndarray = logits_of(self.model(**model_inputs(self.model, batch))).float().cpu().numpy()
-        return logits
+        return model_logits(self.model, batch)
 
 
 class OnnxServed:
