@@ -49,9 +49,12 @@ def resolve(source: str | Path) -> str:
     return str(source)
 
 
-def load_tokenizer(source: str | Path) -> Any:
-    """The tokenizer saved with a model; decoders without a padding token pad with their end token."""
-    tokenizer = _load(AutoTokenizer, resolve(source))
+def load_tokenizer(source: str | Path, **options: Any) -> Any:
+    """The tokenizer saved with a model; decoders without a padding token pad with their end token.
+
+    ``options`` are settings of the tokenizer that differ from those it was saved with.
+    """
+    tokenizer = _load(AutoTokenizer, resolve(source), **options)
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise ModelError(
