@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
+from limbeck.cli_bench import bench, shrink
 from limbeck.cli_deploy import export, predict
 from limbeck.cli_options import (
     BatchSize,
@@ -269,6 +270,15 @@ app.command(
     epilog="Examples: limbeck predict runs/rte-kd-s0 new.csv --text sentence1 --text sentence2 -o predictions.csv   |   "
     "limbeck predict rte-small new.parquet --text sentence1 --text sentence2 -o predictions.parquet"
 )(predict)
+app.command(
+    epilog="Examples: limbeck bench runs/teacher runs/kd exported/onnx exported/onnx-int8 -o bench.json   |   "
+    "limbeck bench runs/teacher runs/kd --batch-size 1 --length 64 --threads 1 --plot bench.svg"
+)(bench)
+app.command(
+    epilog="Examples: limbeck shrink --model bert-base-uncased --data intents.csv --text text --label intent "
+    "--budget 0.5x   |   "
+    "limbeck shrink --model runs/teacher --data train.csv --dev dev.csv --text text --label intent --budget 20ms"
+)(shrink)
 
 
 @app.command(epilog="Example: limbeck studies")

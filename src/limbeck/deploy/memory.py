@@ -29,11 +29,14 @@ def memory_of(model: str, batch_size: int, length: int, threads: int) -> int | N
 
 def _measure(model: str, batch_size: int, length: int, threads: int) -> int:
     from limbeck.deploy.latency import token_batch
-    from limbeck.deploy.served import open_served
+    from limbeck.deploy.served import TorchServed, open_served
 
     _import_libraries(model)
     before = _resident("VmRSS")
     served = open_served(model, threads=threads)
+    if isinstance(served, TorchServed):
+        for weight in served.model.parameters():
+            weight.sum()  # weights come from the disk when they are first read, and rare words may not be for long
     served.logits(token_batch(served, batch_size, length))
     return _resident("VmHWM") - before
 

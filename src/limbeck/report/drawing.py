@@ -100,7 +100,8 @@ def save_as(drawn: Drawn, file: Path) -> Path:
         ".pdf": {"metadata": {**words, "Subject": about, "CreationDate": None, "Creator": None, "Producer": None}},
     }
     with style(), replacing(file) as temporary:
-        drawn.figure.savefig(temporary, format=file.suffix[1:], **options[file.suffix])
+        suffix = file.suffix.lower()
+        drawn.figure.savefig(temporary, format=suffix[1:], **options[suffix])
     return file
 
 

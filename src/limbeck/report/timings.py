@@ -26,7 +26,7 @@ def plot(values: Mapping[str, Any], file: Path) -> None:
     """Draw the values of a ``Bench`` into a file."""
     with style():
         drawn = _draw(values)
-    save_as(drawn, file.with_suffix(file.suffix.lower()))
+    save_as(drawn, file)
 
 
 def _draw(values: Mapping[str, Any]) -> Drawn:
