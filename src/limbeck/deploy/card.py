@@ -218,7 +218,7 @@ def _citation(method: str) -> str:
         text = inspect.getdoc(find_method(method)) or ""
     except LimbeckError:
         return ""
-    found = re.search(r"^Citation: (.+(?:\n[ ]+.+)*)", text, flags=re.MULTILINE)
+    found = re.search(r"^Citation: (.+?)(\n\n|\Z)", text, flags=re.MULTILINE | re.DOTALL)
     return " ".join(found[1].split()) if found else ""
 
 

@@ -8,7 +8,7 @@ _HEADS: dict[Problem, str] = {"tokens": "TokenClassification", "span": "Question
 # what is done with the logits of the first text
 _ANSWERS: dict[Problem, str] = {
     "classification": "print(labels[int(logits[0].argmax())])",
-    "regression": "print(float(logits[0, 0]))",
+    "regression": "print(logits[0, 0].item())",
     "multi_label": "print([labels[i] for i, logit in enumerate(logits[0]) if logit > 0])",
     "tokens": "print([labels[int(i)] for i in logits[0].argmax(-1)])  # of each token",
     "span": 'print(tokenizer.decode(batch["input_ids"][0][int(starts[0].argmax()) : int(ends[0].argmax()) + 1]))',

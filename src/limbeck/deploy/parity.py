@@ -12,6 +12,7 @@ from limbeck.tasks.task import Logits, Task
 
 _AGREEMENT = 0.995  # 2 of 512 texts that lie on the border of two labels may change sides
 _AGREEMENT_INT8 = 0.9
+_ROUNDING = 1e-9  # 1.00 - 0.99 is a little more than 0.01
 
 
 class Limits(NamedTuple):
@@ -88,7 +89,7 @@ class Parity:
                 f"{self.agreement:.2%} of the predictions are the same, fewer than {self.limits.agreement:.2%}"
             )
         drop = self.after - self.before if self.metric in SMALLER_IS_BETTER else self.before - self.after
-        if not drop <= self.limits.drop:
+        if not drop <= self.limits.drop + _ROUNDING:
             found.append(f"{self.scores()}, a loss of more than {shown(self.metric, self.limits.drop)}")
         return found
 
