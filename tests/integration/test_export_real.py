@@ -29,8 +29,12 @@ TASKS = {
         "max_length": 48,
     },
 }
-TRAIN = {"max_steps": 80, "batch_size": 16, "eval_strategy": "no", "save_strategy": "no"}
-RATES = {"rte": 5e-5, "banking77": 5e-4}
+STUDENTS = {"rte": "uniform:6", "banking77": "first:3"}
+TRAIN = {
+    "rte": {"max_steps": 80, "batch_size": 16, "learning_rate": 5e-5},
+    "banking77": {"max_steps": 120, "batch_size": 64, "learning_rate": 1e-3},
+}
+OFF = {"eval_strategy": "no", "save_strategy": "no"}
 # of accuracy, over all of the validation data
 TOLERANCE = {"hf": 1e-9, "onnx": 1e-9, "onnx-int8": 0.02}
 
@@ -43,12 +47,12 @@ def test_round_trip_without_limbeck(name, tmp_path):
     block = TASKS[name]
     if not (GLUE if name == "rte" else BANKING).is_dir():
         pytest.skip(f"the real data of {name} are not in ../shared/data")
-    student = {"from": str(ENCODER), "keep": "uniform:6" if name == "rte" else "first:3"}
+    student = {"from": str(ENCODER), "keep": STUDENTS[name]}
     recipe = {
         "task": block,
         "student": student,
         "method": {"name": "ft"},
-        "train": TRAIN | {"learning_rate": RATES[name]},
+        "train": TRAIN[name] | OFF,
     }
     run = execute(load_recipe(values=recipe), tmp_path / "run", show_data=False)
     assert len(set(read_answers(run.path / "predictions.parquet").predictions)) > 1  # else every form would agree
