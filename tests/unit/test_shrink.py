@@ -99,7 +99,7 @@ def test_a_choice_is_measured_before_it_is_believed():
     timer = Timer(lambda depth: 100.0 if depth in (8, 9) else affine(depth))
     chosen = choose_depth(12, Budget.of("40ms"), timer)
     assert chosen.layers == 7 and chosen.met
-    assert timer.asked == [[12, 6, 1], [12, 9], [12, 8], [12, 7]]
+    assert timer.asked == [[12, 11, 1], [12, 9], [12, 8], [12, 7]]
 
 
 def test_a_share_is_of_the_teacher_as_it_was_measured_beside_the_student():

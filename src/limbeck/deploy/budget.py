@@ -66,13 +66,14 @@ class Depth:
 def choose_depth(depth: int, budget: Budget, timer: Timer) -> Depth:
     """The deepest student of a teacher with ``depth`` layers that is within the budget; one layer where none is.
 
-    A few depths are measured, those between them predicted, and the choice is measured before it is believed.
+    The shallowest and the deepest are measured, those between them predicted, and the choice is measured before it is
+    believed.
     """
     if depth < 2:
         raise ModelError("The teacher has a single layer, so no layer can be removed. Choose a deeper teacher.")
-    times = timer(sorted({1, depth // 2, depth}, reverse=True))
-    measured = sorted(times)
-    predicted = np.interp(range(1, depth), measured, [times[layers] for layers in measured])
+    times = timer(sorted({1, depth - 1, depth}, reverse=True))
+    students = sorted({1, depth - 1})  # without the teacher, which may be of another form
+    predicted = np.interp(range(1, depth), students, [times[layers] for layers in students])
     layers = max((n for n, time in enumerate(predicted, start=1) if budget.met(time, times[depth])), default=1)
     while True:
         if layers not in times:

@@ -61,7 +61,8 @@ def shrink(request: Request, output: Path) -> dict[str, Any]:
         judge = Judge.of(runs)
         method = judge.best(list(runs))
         logger.info("Step 4 of 4: %s is best; its student is exported and measured.", method)
-        paths, refused = export_forms(runs[method], teacher, request.task_block(), output)
+        rows = len(task.split("validation"))
+        paths, refused = export_forms(runs[method], teacher, request.task_block(), rows, output)
         summary = _summarise(task, home, judge, runs, failed, method) | {"not_exported": refused}
         summary |= measure_forms(paths, judge, method, task, runs[method], budget, home.plan["student"]["length"])
         write_text(output / PAGE, page(summary))
@@ -189,7 +190,7 @@ def _summarise(
         "asked": home.plan["asked"],
         "metric": judge.metric,
         "rows": {"train": len(task.split("train")), **judge.counts()},
-        "majority": results["majority"][judge.metric],
+        "majority": _majority(task, judge),
         "teacher": home.plan["teacher"] | {"score": judge.score(TEACHER)},
         "student": {"method": method, "parameters": results["parameters"]}
         | {key: plan[key] for key in ("layers", "of_layers", "epochs")},
@@ -197,6 +198,12 @@ def _summarise(
         "against_teacher": judge.difference(method, TEACHER),
         "against_ft": judge.difference(method, "ft") if "ft" in runs and method != "ft" else None,
     }
+
+
+def _majority(task: Task, judge: Judge) -> float:
+    """What always giving the training data's most frequent answer scores on the reported rows."""
+    rows = task.split("validation").select(judge.halves.reported).rename_column("label", "labels")
+    return task.majority({"labels": task.split("train")["label"]}, rows)[judge.metric]
 
 
 def _span(seconds: float) -> str:

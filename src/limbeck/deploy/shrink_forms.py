@@ -27,10 +27,16 @@ STUDENT = "student"
 _FOLDERS = {"hf": "model"}  # others are named by their form
 _BATCH_SIZES = (1, 32)
 _SECONDS = 20.0
+_MAX_DROP, _MAX_ROWS = (
+    0.02,
+    3,
+)  # of the score that int8 may cost, or of few rows so many; the summary tells what it does
 
 
-def export_forms(run: Path, teacher: str, task: dict[str, Any], output: Path) -> tuple[dict[str, Path], dict[str, str]]:
-    """Where each model is, by its name, and why some forms are not there.
+def export_forms(
+    run: Path, teacher: str, task: dict[str, Any], rows: int, output: Path
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """Where each model is, by its name, and why some forms are not there; ``rows`` of the task are for validation.
 
     The teacher's own int8 form is made too: where it is fast enough, nobody needs a student.
     """
@@ -40,7 +46,7 @@ def export_forms(run: Path, teacher: str, task: dict[str, Any], output: Path) ->
     for name, source, form, folder in wanted:
         shutil.rmtree(output / folder, ignore_errors=True)  # what an interrupted call left may be of another student
         try:
-            export(source, form, output / folder, task=task)
+            export(source, form, output / folder, task=task, max_drop=max(_MAX_DROP, _MAX_ROWS / rows))
         except MissingExtra as error:
             return found, {"ONNX": str(error)}
         except LimbeckError as error:  # it would answer otherwise, or the family has no such form

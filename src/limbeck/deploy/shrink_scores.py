@@ -67,7 +67,7 @@ class Judge:
         return Judge(self.metric, self.labels, {**self.predictions, **others})
 
     @cached_property
-    def _halves(self) -> Halves:
+    def halves(self) -> Halves:
         return halves(self.labels)
 
     def best(self, methods: Sequence[str]) -> str:
@@ -75,12 +75,12 @@ class Judge:
         return max(methods, key=self.chosen_by)
 
     def chosen_by(self, name: str) -> float:
-        rows = self._halves.choosing
+        rows = self.halves.choosing
         return METRICS[self.metric](self.predictions[name][rows], self.labels[rows])
 
     def score(self, name: str) -> dict[str, float]:
         """On the reported rows, with what 95% of draws of such rows give."""
-        rows = self._halves.reported
+        rows = self.halves.reported
         own, labels = self.predictions[name][rows], self.labels[rows]
         sides, truth = prepared(self.metric, [own], [own], labels)
         statistic = STATISTICS[self.metric](sides[:1], truth)
@@ -90,7 +90,7 @@ class Judge:
 
     def difference(self, name: str, other: str) -> dict[str, float]:
         """On the reported rows: the first one's score minus the other's, with its 95% interval."""
-        rows = self._halves.reported
+        rows = self.halves.reported
         ours, theirs = ([self.predictions[side][rows]] for side in (name, other))
         found = paired_bootstrap(self.metric, ours, theirs, self.labels[rows], resamples=_RESAMPLES)
         assert found.low is not None and found.high is not None
@@ -98,10 +98,10 @@ class Judge:
 
     def agreement(self, name: str) -> float:
         """With the teacher, on the reported rows: how often the same; of numbers, how they correlate."""
-        rows = self._halves.reported
+        rows = self.halves.reported
         ours, theirs = self.predictions[name][rows], self.predictions[TEACHER][rows]
         numbers = np.issubdtype(ours.dtype, np.floating)
         return METRICS["pearson"](ours, theirs) if numbers else float((ours == theirs).mean())
 
     def counts(self) -> dict[str, int]:
-        return {"choosing": len(self._halves.choosing), "reported": len(self._halves.reported)}
+        return {"choosing": len(self.halves.choosing), "reported": len(self.halves.reported)}
