@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import shutil
 import sys
@@ -13,6 +14,7 @@ import torch
 import yaml
 from tiny import DECODERS, read_json, tiny_batch, tiny_model
 from tiny_runs import recipe_of
+from transformers import AutoTokenizer
 
 from limbeck import evaluate
 from limbeck.capture import logits_of
@@ -122,6 +124,26 @@ def test_options_that_hold_paths_or_tokens_are_not_in_the_card(run):
     card = (export(folder, "hf", folder.parent / "out", task=task).path / "README.md").read_text()
     assert "our-teacher" in card
     assert "/home" not in card and "secret" not in card and "somebody" not in card
+
+
+def test_a_decoder_that_was_padded_on_the_left_needs_no_care_any_more(run, monkeypatch, capsys):
+    """Its positions would move with the padding; nobody but limbeck moves them back."""
+    folder = run("gpt2")
+    config = folder / "student" / "tokenizer_config.json"
+    config.write_text(json.dumps(read_json(config) | {"padding_side": "left"}))
+    done = export(folder, "hf", folder.parent / "out")
+    assert 0 < done.parity.max_difference < 1e-5 and AutoTokenizer.from_pretrained(done.path).padding_side == "right"
+    assert run_card(done.path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("family", ["distilbert", "roberta"])
+def test_segments_are_not_made_for_models_without(family, trained, tokenizer, tmp_path, monkeypatch, capsys):
+    assert "token_type_ids" in tokenizer.model_input_names
+    model = tiny_model(family, 2, id2label={0: "negative", 1: "positive"}, initializer_range=0.2)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    done = export(tmp_path / "model", "hf", tmp_path / "out", task=recipe_of(trained("kd"))["task"])
+    assert done.parity.max_difference == 0 and run_card(done.path, monkeypatch, capsys) in ("negative", "positive")
 
 
 def damaged(source, change):
