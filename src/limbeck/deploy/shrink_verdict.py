@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from limbeck.cache import size
@@ -100,7 +101,7 @@ def page(summary: Summary) -> str:
     """The summary as Markdown."""
     rows = summary["rows"]
     asked, metric = summary["asked"], summary["metric"]
-    lines = [f"# {asked['data']}, within {asked['budget']}", ""]
+    lines = [f"# {Path(asked['data']).name}, within {asked['budget']}", ""]
     lines += [f"- {sentence}" for sentence in sentences(summary)]
     lines += [
         "",
