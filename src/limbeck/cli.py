@@ -267,8 +267,8 @@ app.command(
     "limbeck export my-model --task glue/rte --data-dir data/glue --to onnx"
 )(export)
 app.command(
-    epilog="Examples: limbeck predict runs/rte-kd-s0 new.csv --text sentence1 --text sentence2 -o predictions.csv   |   "
-    "limbeck predict rte-small new.parquet --text sentence1 --text sentence2 -o predictions.parquet"
+    epilog="Examples: limbeck predict runs/rte-kd-s0 new.csv --text sentence1 --text sentence2 -o predictions.csv   "
+    "|   limbeck predict rte-small new.parquet --text sentence1 --text sentence2 -o predictions.parquet"
 )(predict)
 app.command(
     epilog="Examples: limbeck bench runs/teacher runs/kd exported/onnx exported/onnx-int8 -o bench.json   |   "

@@ -25,7 +25,7 @@ def export(
     ] = None,
     siblings: Annotated[
         list[Path] | None,
-        typer.Option("--with", help="A run of the same setting with another seed, for the card's deviation; repeatable."),
+        typer.Option("--with", help="The same setting with another seed, for the card's deviation; repeatable."),
     ] = None,
     examples: Annotated[int, typer.Option(min=1, help="Validation examples to check the export on, at most.")] = 512,
     max_drop: Annotated[
