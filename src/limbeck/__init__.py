@@ -14,8 +14,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from limbeck.cache import FeatureCache
     from limbeck.capture import Capture
+    from limbeck.deploy.predict import predict_file
     from limbeck.distiller import Distiller
-    from limbeck.evaluation import evaluate, predict_file
+    from limbeck.evaluation import evaluate
     from limbeck.features import Features, Needs, Wanted
     from limbeck.layers import layer_map
     from limbeck.method import Method
@@ -57,7 +58,7 @@ _HOMES = {
     "layer_map": "layers",
     "load_recipe": "recipe",
     "load_task": "tasks",
-    "predict_file": "evaluation",
+    "predict_file": "deploy.predict",
     "projector": "projectors",
 }
 

@@ -13,6 +13,8 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
+from limbeck.cli_bench import bench, shrink
+from limbeck.cli_deploy import export, predict
 from limbeck.cli_options import (
     BatchSize,
     DataDir,
@@ -260,6 +262,24 @@ app.command(
     epilog="Examples: limbeck report studies/first -o report.html   |   limbeck report runs/glue-rte-* -o rte.html"
 )(report)
 app.command(epilog="Example: limbeck glue runs/glue-*-kd-s*")(glue)
+app.command(
+    epilog="Examples: limbeck export runs/rte-kd-s0 --to onnx-int8 -o rte-small   |   "
+    "limbeck export runs/rte-kd-s0 --licence mit --with runs/rte-kd-s1 --with runs/rte-kd-s2   |   "
+    "limbeck export my-model --task glue/rte --data-dir data/glue --to onnx"
+)(export)
+app.command(
+    epilog="Examples: limbeck predict runs/rte-kd-s0 new.csv --text sentence1 --text sentence2 -o predictions.csv   "
+    "|   limbeck predict rte-small new.parquet --text sentence1 --text sentence2 -o predictions.parquet"
+)(predict)
+app.command(
+    epilog="Examples: limbeck bench runs/teacher runs/kd exported/onnx exported/onnx-int8 -o bench.json   |   "
+    "limbeck bench runs/teacher runs/kd --batch-size 1 --length 64 --threads 1 --plot bench.svg"
+)(bench)
+app.command(
+    epilog="Examples: limbeck shrink --model bert-base-uncased --data intents.csv --text text --label intent "
+    "--budget 0.5x   |   "
+    "limbeck shrink --model runs/teacher --data train.csv --dev dev.csv --text text --label intent --budget 20ms"
+)(shrink)
 
 
 @app.command(epilog="Example: limbeck studies")
@@ -268,28 +288,6 @@ def studies() -> None:
     from limbeck.study.loading import list_studies
 
     show_pairs(list_studies(), "Studies", "limbeck study NAME teacher.model=… task.data_dir=…")
-
-
-@app.command(
-    epilog="Example: limbeck predict runs/rte-kd-s0 new.csv --text sentence1 --text sentence2 -o predictions.csv"
-)
-def predict(
-    model: Annotated[str, typer.Argument(help="A run directory, a model folder or a name on the hub.")],
-    file: Annotated[Path, typer.Argument(help="CSV, TSV, JSONL or Parquet with the texts.")],
-    text: Annotated[list[str] | None, typer.Option(help="Text column; twice for text pairs.")] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="CSV, JSONL or Parquet.")] = Path("predictions.csv"),
-    max_length: MaxLength = None,
-    batch_size: Annotated[int, typer.Option(min=1)] = 32,
-    force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
-) -> None:
-    """Predict a label, with probabilities, for each row of a file."""
-    from limbeck.errors import DataError
-    from limbeck.evaluation import predict_file
-
-    if output.exists() and not force:
-        raise DataError(f"{output} exists. Choose another --output, or add --force to replace it.")
-    rows = predict_file(model, file, output, text=text or [], max_length=max_length, batch_size=batch_size)
-    out.print(f"{rows:,} predictions in {output}", highlight=False)
 
 
 @app.command(

@@ -41,6 +41,10 @@ class RunError(LimbeckError):
     """A run directory cannot be written, resumed or read."""
 
 
+class ExportError(LimbeckError):
+    """An exported model does not answer as the model it was made of."""
+
+
 class MissingExtra(LimbeckError):
     """A package is needed that an extra of limbeck installs."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from limbeck.batches import Batches
 from limbeck.capture import logits_of, model_inputs
-from limbeck.families import decides_tokens
 from limbeck.progress import progress
 from limbeck.tasks.task import IGNORED, Logits
 
@@ -20,27 +20,47 @@ from limbeck.tasks.task import IGNORED, Logits
 def predict_logits(
     model: Any, encoded: Any, collate: Callable[[list[Any]], Any], batch_size: int = 32, job: str = "predict"
 ) -> Logits:
-    """Logits in the order of ``encoded``; sorted by length inside, so that little is padded."""
-    batches = Batches(encoded, collate, batch_size)
+    """Logits in the order of ``encoded``."""
     training = model.training
     model.eval()
-    rows: list[np.ndarray] = []  # of each example (labels,) or (tokens, labels)
     try:
-        with torch.inference_mode(), progress(job, len(encoded)) as steps:
-            for batch in batches:
-                batch = {name: value.to(model.device) for name, value in batch.items()}
-                logits = logits_of(model(**model_inputs(model, batch))).float()
-                if logits.dim() == 3:
-                    real = batch["attention_mask"].bool()
-                    rows += [row[kept].cpu().numpy() for row, kept in zip(logits, real, strict=True)]
-                else:
-                    rows += list(logits.cpu().numpy())
-                steps.advance(len(logits))
+        return logits_in_order(lambda batch: model_logits(model, batch), encoded, collate, batch_size, job)
     finally:
         model.train(training)
+
+
+def model_logits(model: Any, batch: Mapping[str, Tensor]) -> np.ndarray:
+    """What a model answers to a padded batch."""
+    batch = {name: value.to(model.device) for name, value in batch.items()}
+    with torch.inference_mode():
+        logits: np.ndarray = logits_of(model(**model_inputs(model, batch))).float().cpu().numpy()
+    return logits
+
+
+def logits_in_order(
+    answer: Callable[[Mapping[str, Tensor]], np.ndarray],
+    encoded: Any,
+    collate: Callable[[list[Any]], Any],
+    batch_size: int,
+    job: str = "predict",
+) -> Logits:
+    """What ``answer`` says to padded batches, in the order of ``encoded``; sorted by length inside, so that little is
+    padded.
+    """
+    batches = Batches(encoded, collate, batch_size)
+    rows: list[np.ndarray] = []  # of each example (labels,) or (tokens, labels)
+    with progress(job, len(encoded)) as steps:
+        for batch in batches:
+            logits = answer(batch)
+            if logits.ndim == 3:
+                real = batch["attention_mask"].bool().cpu().numpy()
+                rows += [row[kept] for row, kept in zip(logits, real, strict=True)]
+            else:
+                rows += list(logits)
+            steps.advance(len(logits))
     order = torch.cat(batches.indices).argsort().tolist()
     restored = [rows[place] for place in order]
-    return restored if decides_tokens(model) else np.stack(restored)
+    return restored if restored[0].ndim == 2 else np.stack(restored)
 
 
 def dev_loss(distiller: Any, batches: Batches, job: str = "evaluate on validation") -> dict[str, float]:

@@ -49,9 +49,12 @@ def resolve(source: str | Path) -> str:
     return str(source)
 
 
-def load_tokenizer(source: str | Path) -> Any:
-    """The tokenizer saved with a model; decoders without a padding token pad with their end token."""
-    tokenizer = _load(AutoTokenizer, resolve(source))
+def load_tokenizer(source: str | Path, **options: Any) -> Any:
+    """The tokenizer saved with a model; decoders without a padding token pad with their end token.
+
+    ``options`` are settings of the tokenizer that differ from those it was saved with.
+    """
+    tokenizer = _load(AutoTokenizer, resolve(source), **options)
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
             raise ModelError(
@@ -113,7 +116,7 @@ def load_fine_tuned(source: str | Path, task: Task | None = None) -> Any:
     if missing:
         raise _no_head(source, missing, task)
     if task is not None and task.label_names:
-        _check_labels(source, model, task)
+        _check_labels(source, model.config, task)
     if family_of(model).causal:
         _use_padding(source, model, load_tokenizer(source))
     return model
@@ -153,14 +156,22 @@ def _no_head(source: str | Path, missing: list[str], task: Task | None) -> Model
     )
 
 
-def _check_labels(source: str | Path, model: Any, task: Task) -> None:
-    if model.config.num_labels != task.num_labels:
+def check_head(source: str | Path, config: Any, task: Task) -> None:
+    """An error if a model with this config does not answer what the task asks."""
+    if (answers := problem_of(config)) != task.problem:
+        raise ModelError(f"{source} answers a problem of the kind '{answers}', but {task.name} is '{task.problem}'.")
+    if task.label_names:
+        _check_labels(source, config, task)
+
+
+def _check_labels(source: str | Path, config: Any, task: Task) -> None:
+    if config.num_labels != task.num_labels:
         raise ModelError(
-            f"{source} predicts {model.config.num_labels} labels, but {task.name} has {task.num_labels}: "
+            f"{source} predicts {config.num_labels} labels, but {task.name} has {task.num_labels}: "
             f"it was fine-tuned for another task. Run: limbeck finetune {task.name} --model ..."
         )
-    seen = tuple(model.config.id2label[index] for index in range(model.config.num_labels))
-    generic = tuple(f"LABEL_{index}" for index in range(model.config.num_labels))
+    seen = tuple(config.id2label[index] for index in range(config.num_labels))
+    generic = tuple(f"LABEL_{index}" for index in range(config.num_labels))
     if seen not in (generic, task.label_names):
         raise ModelError(
             f"{source} predicts the labels {', '.join(seen)}, but {task.name} has {', '.join(task.label_names)} in "

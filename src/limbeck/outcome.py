@@ -12,9 +12,9 @@ from limbeck.inference import dev_loss, predict_logits
 from limbeck.models import parameters
 from limbeck.recipe import Recipe
 from limbeck.run_directory import RunDirectory
-from limbeck.tasks.files import write_table
 from limbeck.tasks.task import of_split
 from limbeck.tasks.text import TextTask
+from limbeck.tasks.writing import write_table
 
 
 def evaluate(parts: Parts, data: Data) -> Any:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from rich.console import Console
 from rich.progress import (
@@ -20,6 +21,7 @@ from rich.progress import (
 
 QUIET = "LIMBECK_QUIET"
 _SECONDS_BETWEEN_LINES = 10.0
+_hidden = ContextVar("hidden", default=False)
 
 
 class Steps:
@@ -62,7 +64,7 @@ class _Lines(Steps):
 def progress(job: str, total: int) -> Iterator[Steps]:
     """``with progress("train", 100) as steps: steps.advance()``"""
     console = Console(stderr=True)
-    if os.environ.get(QUIET):
+    if os.environ.get(QUIET) or _hidden.get():
         yield Steps()
     elif console.is_terminal:
         columns = (
@@ -77,3 +79,13 @@ def progress(job: str, total: int) -> Iterator[Steps]:
             yield _Bar(bars, job, total)
     else:
         yield _Lines(job, total)
+
+
+@contextmanager
+def parts_hidden() -> Iterator[None]:
+    """Shows nothing of the jobs inside: they are parts of one that is shown."""
+    token = _hidden.set(True)
+    try:
+        yield
+    finally:
+        _hidden.reset(token)

@@ -185,6 +185,17 @@ def paired_bootstrap(
     )
 
 
+def bootstrap_interval(
+    metric: str, predictions: Any, labels: Any, *, resamples: int = 10_000, seed: int = 0
+) -> tuple[float, float]:
+    """Between which scores of one model 95% of the draws of its examples lie; arguments as of ``paired_bootstrap``."""
+    sides, truth = prepared(metric, [predictions], [predictions], labels)
+    statistic = STATISTICS[metric](sides[:1], truth)
+    found = np.concatenate([statistic(weights)[0] for weights in draws(sides.shape[1], resamples, seed)])
+    low, high = np.percentile(found, [50 * (1 - _LEVEL), 50 * (1 + _LEVEL)])
+    return float(low), float(high)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's corrected p-values, in the order given: below the level, they hold for all tests together."""
     values = np.array(p_values, dtype=np.float64)

@@ -9,7 +9,7 @@ from limbeck.recipe_files import shipped_recipes
 from limbeck.tasks import TASKS
 
 COMMANDS = (
-    *("finetune", "distill", "cache", "evaluate", "predict", "profile", "glue"),
+    *("finetune", "distill", "cache", "evaluate", "export", "predict", "profile", "glue"),
     *("study", "studies", "compare"),
     *("methods", "tasks", "recipes", "validate", "doctor", "demo"),
 )

@@ -14,8 +14,9 @@ from tiny import ROOT, read_json, write_csv
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck.cli import app, out
+from limbeck.deploy.predict import predict_file
 from limbeck.errors import RecipeError, RunError
-from limbeck.evaluation import evaluate, predict_file
+from limbeck.evaluation import evaluate
 from limbeck.progress import QUIET
 from limbeck.recipe import load_recipe
 from limbeck.run import execute

@@ -56,6 +56,18 @@ def is_finished(path: Path) -> bool:
     return (path / "metrics.json").is_file()
 
 
+def own_task(model: str | Path) -> dict[str, Any] | None:
+    """The task block that a run was trained with, the last of several; None of what is no run directory."""
+    file = Path(model) / "recipe.yaml"
+    if not file.is_file():
+        return None
+    recipe = read_mapping(file)
+    try:
+        return dict((recipe.get("stages") or [recipe])[-1]["task"])
+    except WRONG as error:
+        raise damaged(file, "the recipe of a run", error) from error
+
+
 def read_run(path: Path) -> Run:
     """A finished run; anything that is missing or damaged is an error that names the file."""
     if not is_finished(path):

@@ -20,6 +20,7 @@ from limbeck.errors import MissingExtra
 from limbeck.files import replacing
 
 INK = "#0b0c0d"
+SUFFIXES = (".svg", ".png", ".pdf")
 CELL = "cell-"  # begins the ids of numbers on a map, whose colour follows the map
 _NARROW = 400  # points: as wide, a figure can be read on a phone
 _SVG = "http://www.w3.org/2000/svg"
@@ -86,7 +87,11 @@ def style() -> Iterator[None]:
 
 def save(drawn: Drawn, folder: Path) -> list[Path]:
     """As SVG, PNG and PDF; the same figure gives the same bytes."""
-    files = [folder / f"{drawn.name}.{form}" for form in ("svg", "png", "pdf")]
+    return [save_as(drawn, folder / f"{drawn.name}{suffix}") for suffix in SUFFIXES]
+
+
+def save_as(drawn: Drawn, file: Path) -> Path:
+    """In the format that the file's name tells."""
     words = {"Title": printable(drawn.title)}
     about = printable(drawn.alt)
     options: dict[str, dict[str, Any]] = {
@@ -94,10 +99,10 @@ def save(drawn: Drawn, folder: Path) -> list[Path]:
         ".png": {"metadata": {**words, "Description": about, "Software": None}, "dpi": 200, "facecolor": "white"},
         ".pdf": {"metadata": {**words, "Subject": about, "CreationDate": None, "Creator": None, "Producer": None}},
     }
-    for file in files:
-        with style(), replacing(file) as temporary:
-            drawn.figure.savefig(temporary, format=file.suffix[1:], **options[file.suffix])
-    return files
+    with style(), replacing(file) as temporary:
+        suffix = file.suffix.lower()
+        drawn.figure.savefig(temporary, format=suffix[1:], **options[suffix])
+    return file
 
 
 def inline_svg(drawn: Drawn) -> str:

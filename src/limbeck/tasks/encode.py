@@ -93,6 +93,7 @@ def encode_rows(
             f"{len(dataset):,}",
             100 * cut / len(dataset),
             max_length,
+            extra={"cut": cut},
         )
     columns |= {name: pa.chunked_array(arrays) for name, arrays in chunks.items()}
     if "id" in dataset.column_names:

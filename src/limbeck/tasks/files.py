@@ -1,4 +1,4 @@
-"""Reading and writing tables: CSV, TSV, JSONL and Parquet, with errors that name the file and the line.
+"""Reading tables: CSV, TSV, JSONL and Parquet, with errors that name the file and the line.
 
 Lines are split on line feeds only and decoded one by one, so that an error knows its line and unusual
 characters inside a text (U+2028, vertical tabs) never break a row.
@@ -9,13 +9,12 @@ from __future__ import annotations
 import csv
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from limbeck.errors import DataError
-from limbeck.files import replacing
 
 _FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
@@ -103,48 +102,29 @@ def cut_off(path: Path, number: int, seen: str) -> DataError:
 
 
 def unquoted(columns: Sequence[list[str]]) -> Sequence[list[str]]:
-    """Undo CSV quoting inside a TSV, if the file has it; otherwise quotes are data and stay.
-
-    It counts as quoted only if every cell with a quote is wrapped in quotes and doubles its inner ones,
-    as any CSV writer does, and at least one inner quote proves it. One stray quote shows that it is not.
-    """
-    quoted = [cell for column in columns for cell in column if '"' in cell]
-    if not any('""' in cell[1:-1] for cell in quoted) or not all(_is_wrapped(cell) for cell in quoted):
+    """Undo CSV quoting inside a TSV, if the file has it; otherwise quotes are data and stay."""
+    if not is_quoted(cell for column in columns for cell in column):
         return columns
-    return [[cell[1:-1].replace('""', '"') if cell.startswith('"') else cell for cell in column] for column in columns]
+    return [[unwrapped(cell) for cell in column] for column in columns]
 
 
-def write_table(path: str | Path, columns: Mapping[str, Any]) -> None:
-    """Write CSV, JSONL or Parquet by extension. The file appears complete or not at all."""
-    path = Path(path)
-    kind = file_format(path, writing=True)
-    plain = {  # numpy's scalars are neither JSON nor what a reader of a CSV expects
-        name: values.tolist() if hasattr(values, "tolist") else list(values) for name, values in columns.items()
-    }
-    if len({len(values) for values in plain.values()}) > 1:
-        raise ValueError(f"columns differ in length: { {name: len(v) for name, v in plain.items()} }")
-    try:
-        with replacing(path) as temporary:
-            _write(temporary, kind, plain)
-    except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
+def is_quoted(cells: Iterable[str]) -> bool:
+    """Whether the cells of a TSV are quoted as in a CSV.
+
+    They are only if every cell with a quote is wrapped in quotes and doubles its inner ones, as any CSV writer does,
+    and at least one inner quote proves it. One stray quote shows that they are not.
+    """
+    proven = False
+    for cell in cells:
+        if '"' in cell:
+            if not _is_wrapped(cell):
+                return False
+            proven = proven or '""' in cell[1:-1]
+    return proven
 
 
-def _write(path: Path, kind: str, columns: dict[str, list[Any]]) -> None:
-    if kind == "parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.table(columns), path)
-        return
-    rows = zip(*columns.values(), strict=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        if kind == "csv":
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows(rows)
-        else:
-            file.writelines(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n" for row in rows)
+def unwrapped(cell: str) -> str:
+    return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
 
 
 def _is_wrapped(cell: str) -> bool:

@@ -110,6 +110,7 @@ class SpanTask(Task):
                 f"{cut:,}",
                 f"{len(data):,}",
                 longest,
+                extra={"cut": cut},
             )
         columns: dict[str, Any] = {name: pa.chunked_array(arrays) for name, arrays in chunks.items()}
         columns["id"] = list(range(len(columns["input_ids"])))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 
 from limbeck.errors import DataError, RecipeError
+from limbeck.tasks.chunks import read_chunks
 from limbeck.tasks.files import Columns, read_columns
 from limbeck.tasks.labels import Labels, checked_weights, learn_labels, weigh
 from limbeck.tasks.task import Problem, Task, make_split
@@ -93,6 +94,16 @@ def table(
 def read_texts(path: str | Path, text_columns: Sequence[str]) -> Dataset:
     """The text columns of a file, in order, with ``id``; for prediction."""
     file = read_columns(path, text_columns)
+    return _for_prediction(file, text_columns)
+
+
+def text_chunks(path: str | Path, text_columns: Sequence[str], rows: int) -> Iterator[Dataset]:
+    """The same, so many rows at a time: the file need not fit into memory."""
+    for file in read_chunks(path, text_columns, rows):
+        yield _for_prediction(file, text_columns)
+
+
+def _for_prediction(file: Columns, text_columns: Sequence[str]) -> Dataset:
     return make_split("predict", {"id": list(range(len(file.numbers))), **_texts(file, text_columns)})
 
 

@@ -1,0 +1,1 @@
+"""From a trained model to one in service: export, measure, predict."""

@@ -1,0 +1,158 @@
+"""Measure models side by side: latency, throughput, parameters, disk and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from limbeck.deploy.latency import Timing, interleaved, processor, token_batch
+from limbeck.deploy.memory import memory_of
+from limbeck.deploy.served import Served, open_served
+from limbeck.errors import RecipeError
+from limbeck.models import longest_input
+from limbeck.progress import progress
+
+BATCH_SIZES = (1, 8, 32)
+LENGTHS = (32, 128)
+SECONDS = 40.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model at one batch size and length; ``speedup`` is the first model's median latency over this one's."""
+
+    batch_size: int
+    length: int
+    timing: Timing
+    speedup: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    name: str
+    path: str
+    form: str  # "torch", "onnx" or "onnx-int8"
+    parameters: int
+    disk_bytes: int
+    memory_bytes: int | None  # None where it was not measured
+    smaller: float  # the first model's parameters over this one's
+    cells: tuple[Cell, ...]
+
+    def cell(self, batch_size: int, length: int) -> Cell:
+        return next(cell for cell in self.cells if (cell.batch_size, cell.length) == (batch_size, length))
+
+
+@dataclass(frozen=True)
+class Bench:
+    processor: str
+    threads: int
+    versions: dict[str, str]
+    models: tuple[Measured, ...]  # the first is what the others are compared with
+
+    def values(self) -> dict[str, Any]:
+        """As plain data, with every timing's numbers in its cell."""
+        values = asdict(self)
+        for model in values["models"]:
+            model["cells"] = [cell | cell.pop("timing") for cell in model["cells"]]
+        return values
+
+
+def bench(
+    models: Sequence[str | Path],
+    *,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    lengths: Sequence[int] = LENGTHS,
+    seconds: float = SECONDS,
+    threads: int | None = None,
+    memory: bool = True,
+) -> Bench:
+    """Time run directories, model folders and exported models in turns, for about ``seconds`` in all.
+
+    The texts are random tokens of each model's vocabulary, as many in each text as ``lengths`` says. Each measurement
+    of memory takes some seconds more, in a process of its own.
+    """
+    paths = [str(path) for path in models]
+    names = _names(paths)
+    sizes = sorted({(batch_size, length) for batch_size in batch_sizes for length in lengths}, key=_tokens)
+    with _threads(threads):
+        opened = [open_served(path, threads=torch.get_num_threads()) for path in paths]
+        _check_lengths(names, opened, max(lengths))
+        timings = _time(opened, sizes, seconds)
+        used = torch.get_num_threads()
+    cells = [_cells(sizes, own, timings[0]) for own in timings]
+    peaks: list[int | None] = [None] * len(paths)
+    if memory:
+        with progress("measure memory", len(paths)) as steps:
+            for number, path in enumerate(paths):
+                peaks[number] = memory_of(path, *sizes[-1], used)
+                steps.advance()
+    measured = [
+        Measured(
+            name, path, own.form, own.parameters, own.disk_bytes, peak, opened[0].parameters / own.parameters, found
+        )
+        for name, path, own, peak, found in zip(names, paths, opened, peaks, cells, strict=True)
+    ]
+    return Bench(processor(), used, _versions(), tuple(measured))
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """The last part of each path, or all of it where two would be named alike."""
+    if not paths:
+        raise RecipeError("Which models? Name at least one; the first is what the others are compared with.")
+    if twice := [path for path in paths if paths.count(path) > 1]:
+        raise RecipeError(f"{twice[0]} is named twice. Name each model once.")
+    short = [Path(path).name for path in paths]
+    return [name if short.count(name) == 1 else path for name, path in zip(short, paths, strict=True)]
+
+
+def _tokens(size: tuple[int, int]) -> tuple[int, int]:
+    return size[0] * size[1], size[0]
+
+
+def _check_lengths(names: Sequence[str], opened: Sequence[Served], longest: int) -> None:
+    for name, served in zip(names, opened, strict=True):
+        if longest > (limit := longest_input(served)):
+            raise RecipeError(f"{name} reads at most {limit} tokens; seen: --length {longest}. Choose shorter lengths.")
+
+
+def _time(opened: Sequence[Served], sizes: Sequence[tuple[int, int]], seconds: float) -> list[list[Timing]]:
+    """For each model its timings at these sizes, small ones first: what they leave of the time goes to larger ones."""
+    timings: list[list[Timing]] = [[] for _ in opened]
+    left = seconds
+    with progress("measure latency", len(sizes)) as steps:
+        for number, (batch_size, length) in enumerate(sizes):
+            calls = [partial(served.logits, token_batch(served, batch_size, length)) for served in opened]
+            found = interleaved(calls, left / (len(sizes) - number))
+            left = max(0.0, left - sum(map(sum, found)))
+            for own, times in zip(timings, found, strict=True):
+                own.append(Timing.of(times, batch_size))
+            steps.advance()
+    return timings
+
+
+def _cells(sizes: Sequence[tuple[int, int]], own: Sequence[Timing], first: Sequence[Timing]) -> tuple[Cell, ...]:
+    rows = zip(sizes, own, first, strict=True)
+    return tuple(Cell(*size, timing, reference.p50_ms / timing.p50_ms) for size, timing, reference in rows)
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """So many threads inside, as many as before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _versions() -> dict[str, str]:
+    there = [name for name in ("torch", "transformers", "onnxruntime") if util.find_spec(name)]
+    return {name: metadata.version(name) for name in there}

@@ -1,0 +1,236 @@
+"""The model card: what a folder holds, in words and in the form that the hub reads. Every figure was measured."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from limbeck import __version__
+from limbeck.cache import size
+from limbeck.compare.score_table import count_of
+from limbeck.deploy.card_code import usage
+from limbeck.deploy.facts import Facts
+from limbeck.deploy.parity import Parity
+from limbeck.deploy.served import Served
+from limbeck.errors import LimbeckError
+from limbeck.metrics import shown
+from limbeck.stats import summary
+from limbeck.tasks.task import Problem, Task
+
+CARD_FILE = "README.md"
+_PIPELINES: dict[Problem, str] = {"tokens": "token-classification", "span": "question-answering"}
+_KINDS: dict[Problem, str] = {
+    "classification": "text classification",
+    "regression": "scoring texts with a number",
+    "multi_label": "multi-label text classification",
+    "tokens": "tagging words",
+    "span": "finding answers in texts",
+}
+# names of the hub, where they are others
+_METRICS = {"mcc": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr", "entity_f1": "f1"}
+_METRICS |= {"macro_f1": "f1", "micro_f1": "f1", "token_accuracy": "accuracy"}
+_SQUAD = {"squad/1.1": "rajpurkar/squad", "squad/2.0": "rajpurkar/squad_v2"}
+_MOST_LABELS = 30
+_TRAINING = ("batch_size", "learning_rate")
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Median milliseconds of one text; ``before`` of the form that was trained, where it is another."""
+
+    milliseconds: float
+    before: float | None
+    tokens: int
+    threads: int
+    processor: str
+
+
+def write_card(
+    folder: Path,
+    name: str,
+    task: Task,
+    facts: Facts,
+    parity: Parity,
+    served: Served,
+    latency: Latency,
+    licence: str | None,
+) -> None:
+    parts = [
+        f"---\n{_front_matter(name, task, facts, parity, licence)}\n---",
+        f"# {name}",
+        _what_it_is(task, facts, served),
+        "## Scores\n\n" + _scores(facts, parity),
+        "## Size and speed\n\n" + _cost(facts, served, latency),
+        "## Use\n\n" + usage(parity.form, task),
+        "## How it was made\n\n" + _making(task, facts, served),
+        "## Limits\n\n" + _limits(facts, served, licence),
+    ]
+    (folder / CARD_FILE).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _front_matter(name: str, task: Task, facts: Facts, parity: Parity, licence: str | None) -> str:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    pipeline = _PIPELINES.get(task.problem, "text-classification")
+    data_set, config = _data_set(task.name)
+    # 8-bit weights are another model, whose score is what the check has found
+    scores = facts.run.scores if facts.run and parity.form != "onnx-int8" else {parity.metric: parity.after}
+    results = [
+        EvalResult(
+            task_type=pipeline,
+            dataset_type=data_set or task.name,
+            dataset_name=task.name,
+            dataset_config=config,
+            dataset_split=parity.split,
+            metric_type=_METRICS.get(metric, metric),
+            metric_name=metric,
+            metric_value=value,
+        )
+        for metric, value in scores.items()
+    ]
+    onnx = [] if parity.form == "hf" else ["onnx"]
+    data = ModelCardData(
+        model_name=name,
+        language="en" if data_set else None,
+        license=licence,
+        library_name="onnx" if onnx else "transformers",
+        pipeline_tag=pipeline,
+        base_model=facts.origin.name if facts.origin.on_hub else None,
+        datasets=[data_set] if data_set else None,
+        metrics=list(dict.fromkeys(_METRICS.get(metric, metric) for metric in scores)),
+        tags=["limbeck", *(["knowledge-distillation"] if facts.teacher else []), *onnx],
+        eval_results=results,
+    )
+    text: str = data.to_yaml()
+    return text
+
+
+def _data_set(task: str) -> tuple[str | None, str | None]:
+    """A data set's name on the hub and its part; nothing of one's own data."""
+    if task.startswith("glue/"):
+        return "nyu-mll/glue", task.removeprefix("glue/")
+    return _SQUAD.get(task), None
+
+
+def _what_it_is(task: Task, facts: Facts, served: Served) -> str:
+    kind = served.config.model_type
+    made = f"A {kind} model with {served.config.num_hidden_layers} layers for {_KINDS[task.problem]} ({task.name})"
+    if facts.run is None:
+        return f"{made}, made from {facts.origin.name}."
+    if facts.teacher is None:
+        return f"{made}, fine-tuned from {facts.origin.name}."
+    return f"{made}, distilled from a teacher ({facts.teacher.name}, fine-tuned) by the method `{facts.run.method}`."
+
+
+def _scores(facts: Facts, parity: Parity) -> str:
+    run = facts.run
+    if run is None:
+        return (
+            f"| | {parity.metric} |\n|---|---:|\n| this model | {shown(parity.metric, parity.after)} |\n\n"
+            f"- {parity.sentence()}\n- How it was trained is not known here."
+        )
+    ours = "before quantisation" if parity.form == "onnx-int8" else "this model"
+    rows = {ours: run.scores, "its teacher": run.teacher_scores, "majority class": run.majority}
+    lines = [f"| | {' | '.join(run.scores)} |", "|---|" + "---:|" * len(run.scores)]
+    lines += [
+        f"| {who} | {' | '.join(shown(name, found[name]) if name in found else '' for name in run.scores)} |"
+        for who, found in rows.items()
+        if found
+    ]
+    metric = next(iter(run.scores))
+    examples = f" ({run.examples:,} examples)" if run.examples is not None else ""
+    notes = [f"On the validation data of {run.task}{examples}; shares in percent.", _deviation(facts, metric)]
+    if facts.interval is not None:
+        low, high = (shown(metric, value) for value in facts.interval)
+        notes.append(f"Other examples would give other scores: 95% of bootstrap draws give {metric} {low} to {high}.")
+    made = "loaded from this folder by plain transformers" if parity.form == "hf" else f"converted to {parity.form}"
+    notes.append(f"These are the scores after training. Then the model was {made}. {parity.sentence()}")
+    return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
+
+
+def _deviation(facts: Facts, metric: str) -> str:
+    assert facts.run is not None
+    seeds = ", ".join(str(one.seed) for one in facts.seeds)
+    if len(facts.seeds) < 2:
+        return f"One seed ({seeds}): how much scores differ between seeds is not known."
+    found = summary([one.scores[metric] for one in facts.seeds])
+    assert found.sd is not None
+    return (
+        f"Over {found.count} seeds ({seeds}), {metric} is {shown(metric, found.mean)} ± {shown(metric, found.sd)} "
+        f"(mean and standard deviation); this model is seed {facts.run.seed}."
+    )
+
+
+def _cost(facts: Facts, served: Served, latency: Latency) -> str:
+    lines = ["| | parameters | weights on disk | one text |", "|---|---:|---:|---:|"]
+    lines.append(
+        f"| this model | {count_of(served.parameters)} | {size(served.disk_bytes)} | {latency.milliseconds:.2f} ms |"
+    )
+    if latency.before is not None:
+        lines.append(f"| as it was trained (PyTorch) | {count_of(served.parameters)} | | {latency.before:.2f} ms |")
+    if facts.run is not None and facts.run.teacher_parameters is not None:
+        lines.append(f"| its teacher | {count_of(facts.run.teacher_parameters)} | | |")
+    plural = "s" * (latency.threads != 1)
+    note = (
+        f"Median time of one text of {latency.tokens} tokens on {latency.processor}, {latency.threads} thread{plural}."
+    )
+    return "\n".join([*lines, "", f"- {note}"])
+
+
+def _making(task: Task, facts: Facts, served: Served) -> str:
+    origin = f"the layers `{facts.keep}` of {facts.origin.name}" if facts.keep else facts.origin.name
+    lines = [f"Started from: {origin}.", f"Task: {task.name}, {_KINDS[task.problem]}."]
+    if task.label_names and len(task.label_names) <= _MOST_LABELS:
+        lines.append(f"Labels: {', '.join(task.label_names)}.")
+    elif task.label_names:
+        lines.append(f"Labels: {len(task.label_names)}, in the config.")
+    if facts.run is not None:
+        method = facts.last.get("method") or {}
+        settings = {name: value for name, value in method.items() if name != "name" and _may_be_shown(value)}
+        lines.append(f"Method: `{facts.run.method}`{_listed(settings)}.")
+        train = facts.last.get("train") or {}
+        ends = "max_steps" if train.get("max_steps", -1) > 0 else "epochs"
+        shown_settings = {name: train[name] for name in (ends, *_TRAINING) if name in train}
+        lines.append(f"Training: seed {facts.run.seed}{_listed(shown_settings)}.")
+        if citation := _citation(facts.run.method):
+            lines.append(f"Reference: {citation}")
+    lines.append(f"Texts are cut at {served.tokenizer.model_max_length} tokens.")
+    lines.append(f"Exported by limbeck {__version__}.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _may_be_shown(value: Any) -> bool:
+    """Numbers and words; a text with a slash may be a path of somebody's machine."""
+    return not re.search(r"[/\\~]", str(value))
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return "".join(f", {name} {value}" for name, value in settings.items())
+
+
+def _citation(method: str) -> str:
+    """As the method's own documentation has it; nothing of a method of one's own that is not there any more."""
+    from limbeck.methods import find_method
+
+    try:
+        text = inspect.getdoc(find_method(method)) or ""
+    except LimbeckError:
+        return ""
+    found = re.search(r"^Citation: (.+?)(\n\n|\Z)", text, flags=re.MULTILINE | re.DOTALL)
+    return " ".join(found[1].split()) if found else ""
+
+
+def _limits(facts: Facts, served: Served, licence: str | None) -> str:
+    lines = [
+        "The scores hold for texts like the validation data. On other domains or languages it was not measured.",
+        "It may repeat what is wrong or unfair in its training data and in the model it was made from.",
+    ]
+    if served.form == "onnx-int8":
+        lines.append("Its weights have 8 bits: single predictions may differ from those of the trained model.")
+    if licence is None:
+        lines.append("No licence was stated. That of the data and of the model it was made from may restrict its use.")
+    return "\n".join(f"- {line}" for line in lines)

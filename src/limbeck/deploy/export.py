@@ -1,0 +1,209 @@
+"""Write a trained model for use without limbeck, and refuse to where it would answer otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoTokenizer
+
+from limbeck import __version__
+from limbeck.capture import logits_of
+from limbeck.deploy.card import Latency, write_card
+from limbeck.deploy.facts import read_facts
+from limbeck.deploy.latency import Timing, interleaved, processor
+from limbeck.deploy.onnx_model import write_onnx
+from limbeck.deploy.parity import Answered, Parity
+from limbeck.deploy.predict import Reading
+from limbeck.deploy.served import FORMS, ONNX_FILE, PARITY_FILE, Served, TorchServed, open_served
+from limbeck.errors import ExportError, RecipeError, RunError, unknown
+from limbeck.evaluation import length_of, task_of
+from limbeck.families import family_of
+from limbeck.files import replacing_folder
+from limbeck.inference import logits_in_order
+from limbeck.models import load_tokenizer, model_class
+from limbeck.recipe import TaskBlock, load_task_block
+from limbeck.tasks import load_task
+from limbeck.tasks.encode import Collator
+from limbeck.tasks.task import Task
+from limbeck.tasks.text import TextTask
+
+_SECONDS = 1.0  # that are spent on timing
+_BATCH_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Exported:
+    path: Path
+    form: str
+    parity: Parity
+
+
+def export(
+    model: str | Path,
+    to: str,
+    output: str | Path,
+    *,
+    task: str | Mapping[str, Any] | None = None,
+    overrides: Sequence[str] = (),
+    licence: str | None = None,
+    siblings: Sequence[str | Path] = (),
+    examples: int = 512,
+    max_drop: float = 0.01,
+    force: bool = False,
+) -> Exported:
+    """Write ``model`` to the folder ``output`` as ``hf``, ``onnx`` or ``onnx-int8``, with a model card.
+
+    A run directory knows its task; of another model, ``task`` is its name (or a recipe's task block). Both models
+    answer up to ``examples`` of the task's validation data; where the answers differ by more than their form explains,
+    or the main metric drops by more than ``max_drop``, nothing is written. ``siblings`` are runs of the same setting
+    with other seeds: the card then has a deviation. ``force`` replaces an earlier export.
+    """
+    if to not in FORMS:
+        raise RecipeError(unknown("form", to, FORMS, f"There are {', '.join(FORMS)}."))
+    output = Path(output)
+    _check_output(output, force)
+    block = load_task_block(dict(task), overrides) if isinstance(task, Mapping) else task_of(model, task, overrides)
+    loaded = load_task(block.name, **block.options)
+    if isinstance(loaded, TextTask):
+        raise RecipeError(
+            f"{model} is a language model: it gives no answers that an export could be checked by. "
+            "Fine-tune it on a task first; the folder 'student' of its run is a Hugging Face folder already."
+        )
+    facts = read_facts(model, siblings).about(loaded.name)
+    source = TorchServed(model, loaded)
+    length = length_of(block, loaded, source.tokenizer, source)
+    split = loaded.dev_splits[0]
+    sample = _some(loaded, split, examples)
+    before = _answered(source.logits, source.tokenizer, sample, split, length)
+    with replacing_folder(output) as folder:
+        _write(source, model, to, folder, length)
+        after = _answered(*_opened_plainly(folder, loaded), sample, split, length)
+        parity = Parity.of(to, sample, split, before, after, max_drop)
+        _check(parity)
+        served = open_served(folder)
+        latency = _latency(source, served, after)
+        _write_parity(folder, parity, block, length, served, latency)
+        write_card(folder, output.resolve().name, loaded, facts, parity, served, latency, licence)
+    return Exported(output, to, parity)
+
+
+def _check_output(output: Path, force: bool) -> None:
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return
+    if not force:
+        raise RunError(f"{output} exists. Choose another --output, or add --force to replace an earlier export.")
+    if not (output / PARITY_FILE).is_file():
+        raise RunError(f"{output} is no earlier export (it has no {PARITY_FILE}), so it is not replaced. Remove it.")
+
+
+def _some(task: Task, split: str, examples: int) -> Task:
+    """The task with at most so many examples of a split, evenly spaced."""
+    data = task.split(split)
+    rows = np.unique(np.linspace(0, len(data) - 1, min(examples, len(data))).round().astype(int))
+    return dataclasses.replace(task, splits={split: data.select(rows)})
+
+
+def _answered(
+    answer: Callable[[Mapping[str, Tensor]], np.ndarray], tokenizer: Any, task: Task, split: str, length: int
+) -> Answered:
+    encoded = task.encode(split, tokenizer, length)
+    collate = Collator(tokenizer, problem=task.problem)
+    return Answered(logits_in_order(answer, encoded, collate, _BATCH_SIZE, "check the export"), encoded)
+
+
+def _write(source: TorchServed, model: str | Path, to: str, folder: Path, length: int) -> None:
+    tokenizer = _tokenizer_for_anybody(source, model, length)
+    tokenizer.save_pretrained(folder)
+    if to == "hf":
+        source.model.save_pretrained(folder)
+        return
+    source.config.architectures = [type(source.model).__name__]
+    source.config.save_pretrained(folder)
+    write_onnx(source.model, tokenizer.model_input_names, folder, to)
+
+
+def _tokenizer_for_anybody(source: TorchServed, model: str | Path, length: int) -> Any:
+    """So that whatever it returns can be given to the model as it is.
+
+    It cuts where training did, makes segment ids only for models that have segments (GPT-2 would take them for words),
+    and pads decoders on the right, where padding is seen by no token and moves none.
+    """
+    names = ["input_ids", "attention_mask"]
+    segments = (getattr(source.config, "type_vocab_size", 0) or 0) > 1
+    if segments and "token_type_ids" in source.tokenizer.model_input_names:
+        names.insert(1, "token_type_ids")
+    options: dict[str, Any] = {"model_max_length": length, "model_input_names": names}
+    if family_of(source.model).causal:
+        options["padding_side"] = "right"
+    return load_tokenizer(model, **options)
+
+
+def _opened_plainly(folder: Path, task: Task) -> tuple[Callable[[Mapping[str, Tensor]], np.ndarray], Any]:
+    """The exported model and its tokenizer as anybody would open them."""
+    if (folder / ONNX_FILE).is_file():
+        served = open_served(folder)
+        return served.logits, served.tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = model_class(task.problem, AutoConfig.from_pretrained(folder)).from_pretrained(folder).eval()
+
+    def answer(batch: Mapping[str, Tensor]) -> np.ndarray:
+        with torch.inference_mode():
+            output = model(**{name: batch[name] for name in tokenizer.model_input_names})
+        logits: np.ndarray = logits_of(output).numpy()
+        return logits
+
+    return answer, tokenizer
+
+
+def _check(parity: Parity) -> None:
+    failures = parity.failures()
+    if failures:
+        remedy = {
+            "onnx-int8": "Allow more with --max-drop, check on more data with --examples, or export to onnx.",
+            "onnx": "Other versions of torch and onnxscript may convert it rightly; '--to hf' needs no conversion.",
+            "hf": "Please report this, with the output of 'limbeck doctor'.",
+        }
+        raise ExportError(
+            f"The export to {parity.form} does not answer as the model did on {parity.examples:,} {parity.split} "
+            f"examples of {parity.task}: {'; '.join(failures)}. Nothing was written. {remedy[parity.form]}"
+        )
+
+
+def _latency(source: Served, served: Served, answered: Answered) -> Latency:
+    """Of one text of middle length: this form of the model, and the form that was trained where it is another."""
+    lengths = [len(ids) for ids in answered.encoded["input_ids"]]
+    row = answered.encoded[int(np.argsort(lengths, kind="stable")[len(lengths) // 2])]
+    kept = {name: row[name] for name in served.tokenizer.model_input_names}
+    models = [served] if served.form == "torch" else [served, source]
+    batches = [Collator(one.tokenizer)([kept]) for one in models]
+    calls = [lambda one=one, batch=batch: one.logits(batch) for one, batch in zip(models, batches, strict=True)]
+    timings = [Timing.of(seconds, 1).p50_ms for seconds in interleaved(calls, _SECONDS)]
+    return Latency(
+        milliseconds=timings[0],
+        before=timings[1] if len(timings) > 1 else None,
+        tokens=len(kept["input_ids"]),
+        threads=torch.get_num_threads(),
+        processor=processor(),
+    )
+
+
+def _write_parity(
+    folder: Path, parity: Parity, block: TaskBlock, length: int, served: Served, latency: Latency
+) -> None:
+    reading = dataclasses.replace(Reading.of(block), max_length=length)
+    about = parity.to_dict() | {
+        "reads": reading.to_dict(),
+        "parameters": served.parameters,
+        "disk_bytes": served.disk_bytes,
+        "latency": dataclasses.asdict(latency),
+        "limbeck": __version__,
+    }
+    (folder / PARITY_FILE).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")

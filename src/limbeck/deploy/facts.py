@@ -1,0 +1,124 @@
+"""What is known about how a model came about, from the files of its run and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from limbeck.compare.answers import answers_of, has_answers
+from limbeck.compare.entries import STUDY_RESULTS, read_entries
+from limbeck.compare.finished import Run, is_finished, read_mapping, read_run
+from limbeck.errors import RunError
+from limbeck.stats import bootstrap_interval
+
+
+class Named(NamedTuple):
+    """A model as others may know it: never by a path of this machine."""
+
+    name: str
+    on_hub: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """``run`` is None, and most of the rest unknown, of a model that did not come out of a run."""
+
+    origin: Named  # what its weights, or those of the teacher they were cut from, were before
+    keep: str = ""  # which of its layers were kept, where some were removed
+    run: Run | None = None
+    seeds: tuple[Run, ...] = ()  # the runs of its setting, itself among them
+    interval: tuple[float, float] | None = None  # of the main metric, by drawing the examples anew
+    teacher: Named | None = None
+
+    def about(self, task: str) -> Facts:
+        """Without the scores of a run on another task."""
+        return self if self.run is None or self.run.task == task else Facts(self.origin, self.keep)
+
+    @property
+    def last(self) -> Mapping[str, Any]:
+        """The recipe of the last stage."""
+        settings = self.run.settings if self.run else {}
+        return settings["stages"][-1] if settings.get("stages") else settings
+
+
+def read_facts(model: str | Path, siblings: Sequence[str | Path] = ()) -> Facts:
+    path = Path(model)
+    if not is_finished(path):
+        if siblings:
+            raise RunError(f"--with names other seeds of a run, but {model} is not the directory of a finished run.")
+        return Facts(public_name(str(model)))
+    run = read_run(path)
+    student = _student(run.settings)
+    return Facts(
+        origin=_source(run.settings, path),
+        keep=str(student["keep"]) if student.get("keep") else "",
+        run=run,
+        seeds=_seeds(run, siblings),
+        interval=_interval(run),
+        teacher=public_name(run.teacher) if run.teacher else None,
+    )
+
+
+def public_name(source: str) -> Named:
+    """A name on the hub as it is; of a run, what it was made from; of another folder, its last part."""
+    folder = Path(source).expanduser()
+    if (folder / "recipe.yaml").is_file():
+        return _source(read_mapping(folder / "recipe.yaml"), folder)
+    if not folder.exists() and _on_hub(source):
+        return Named(source, True)
+    return Named(folder.resolve().name, False)
+
+
+def _source(settings: Mapping[str, Any], folder: Path) -> Named:
+    student = _student(settings)
+    if student.get("model"):
+        return public_name(str(student["model"]))
+    teacher = (_first(settings).get("teacher") or {}).get("model")
+    if student.get("from") == "teacher" and teacher:
+        return public_name(str(teacher))
+    if student.get("from"):
+        return public_name(str(student["from"]))
+    return Named(folder.resolve().name, False)
+
+
+def _first(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The recipe of the first stage, whose student is new."""
+    return {**settings, **settings["stages"][0]} if settings.get("stages") else settings
+
+
+def _student(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _first(settings).get("student") or {}
+
+
+def _on_hub(source: str) -> bool:
+    """Whether it was loaded from there: a path that is gone can look like a name on the hub."""
+    from huggingface_hub import try_to_load_from_cache
+
+    named = re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source)
+    return bool(named) and isinstance(try_to_load_from_cache(source, "config.json"), str)
+
+
+def _seeds(run: Run, siblings: Sequence[str | Path]) -> tuple[Run, ...]:
+    """The runs that are named, or those of the study that this run belongs to."""
+    study = run.path.resolve().parents[1]
+    if not siblings and not (study / STUDY_RESULTS).is_file():
+        return (run,)
+    entries = read_entries([run.path, *siblings] if siblings else [study]).entries
+    if siblings and len(entries) > 1:
+        raise RunError(
+            "--with takes runs that differ from the exported one in their seed only; these are different settings: "
+            f"{'; '.join(f'{entry.label} on {entry.task}' for entry in entries)}."
+        )
+    own = run.path.resolve()
+    return next((entry.runs for entry in entries if any(one.path.resolve() == own for one in entry.runs)), (run,))
+
+
+def _interval(run: Run) -> tuple[float, float] | None:
+    metric = next(iter(run.scores))
+    if not has_answers(run):
+        return None
+    sample = answers_of(run, metric)[0].sample(metric)
+    return None if sample is None else bootstrap_interval(sample.metric, sample.predictions, sample.labels)

@@ -1,0 +1,85 @@
+"""How long a model takes to answer, timed beside others: they take turns, so that a busy moment hits all of them."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from limbeck.deploy.served import Served
+from limbeck.tasks.encode import Collator
+
+_BURST = 0.05  # seconds that one turn of a model takes at least
+_FEWEST, _MOST = 3, 60  # turns of each model
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Of one model's calls: latency in milliseconds, and examples per second over all of the measured time."""
+
+    calls: int
+    p50_ms: float
+    p95_ms: float
+    examples_per_second: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float], batch_size: int) -> Timing:
+        p50, p95 = (float(value) for value in np.percentile(seconds, [50, 95]))
+        return cls(len(seconds), 1000 * p50, 1000 * p95, batch_size * len(seconds) / sum(seconds))
+
+
+def interleaved(
+    calls: Sequence[Callable[[], object]], seconds: float, clock: Callable[[], float] = time.perf_counter
+) -> list[list[float]]:
+    """The seconds of each call, made in turns for about so long in all; a first round warms up and does not count."""
+    found: list[list[float]] = [[] for _ in calls]
+    for call in calls:
+        call()
+    begin, turn = clock(), 0
+    while turn < _FEWEST or (turn < _MOST and clock() - begin < seconds):
+        for call, times in zip(calls, found, strict=True):
+            times += _turn(call, clock)
+        turn += 1
+    return found
+
+
+def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+    """Calls one after the other, for a moment.
+
+    The first is not counted: the caches are still another model's, whose threads may be awake and wait for work. Where
+    it alone fills the turn, it is long against both, and counts.
+    """
+    times: list[float] = []
+    begin = last = clock()
+    while last - begin < _BURST:
+        call()
+        now = clock()
+        times.append(now - last)
+        last = now
+    return times[1:] or times
+
+
+def token_batch(served: Served, batch_size: int, length: int, seed: int = 0) -> dict[str, Tensor]:
+    """Texts of this many tokens, drawn from the model's own vocabulary; none is special, nothing is padded."""
+    tokenizer = served.tokenizer
+    known = np.arange(min(len(tokenizer), served.config.vocab_size))
+    words = np.setdiff1d(known, tokenizer.all_special_ids)
+    drawn = np.random.default_rng(seed).choice(words, (batch_size, length))
+    fixed = {"attention_mask": 1, "token_type_ids": 0}
+    fills = {name: [value] * length for name, value in fixed.items() if name in tokenizer.model_input_names}
+    return Collator(tokenizer)([{"input_ids": ids, **fills} for ids in drawn])
+
+
+def processor() -> str:
+    """The name of this machine's processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()

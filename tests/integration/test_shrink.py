@@ -1,0 +1,289 @@
+"""From a tiny model and a table to an exported student: figures, resumption, and input that cannot work."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from collections import Counter
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from tiny import read_json, sentences, tiny_model, write_csv
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import limbeck.deploy.shrink
+import limbeck.study.jobs
+from limbeck.deploy import shrink_size
+from limbeck.deploy.budget import Budget
+from limbeck.deploy.latency import token_batch
+from limbeck.deploy.predict import predict_file
+from limbeck.deploy.served import TorchServed
+from limbeck.deploy.shrink import METHODS, shrink
+from limbeck.deploy.shrink_plan import Request
+from limbeck.deploy.shrink_teacher import why_no_teacher
+from limbeck.deploy.shrink_verdict import page
+from limbeck.errors import MissingExtra
+from limbeck.tasks import load_task
+
+needs_onnx = pytest.mark.skipif(
+    not importlib.util.find_spec("onnxruntime"), reason="onnxruntime is not installed: pip install 'limbeck[onnx]'"
+)
+SIZE = {"of_layers": 4, "length": 9, "layers": 2, "milliseconds": 1.0, "teacher_milliseconds": 2.0, "met": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hurry():
+    """Less of everything that takes time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("limbeck.deploy.shrink_plan._MOST_EPOCHS", 6.0)
+        patch.setattr("limbeck.deploy.shrink_size._SECONDS", 0.1)
+        patch.setattr("limbeck.deploy.shrink_forms._SECONDS", 0.1)
+        patch.setattr("limbeck.deploy.shrink_scores._RESAMPLES", 500)
+        yield
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    return write_csv(folder / "train.csv", sentences(200)), write_csv(folder / "dev.csv", sentences(61, seed=1))
+
+
+@pytest.fixture(scope="module")
+def base_folder(tmp_path_factory, tokenizer_folder):
+    """A pre-trained encoder without a head."""
+    folder = tmp_path_factory.mktemp("models") / "encoder"
+    tiny_model("bert", depth=4, initializer_range=0.2).base_model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
+    return folder
+
+
+def request(base, files, **changes):
+    train, dev = map(str, files)
+    values = {"model": str(base), "data": train, "dev": dev, "text": ("text",), "label": "label", "budget": "0.5x"}
+    return Request(**(values | changes))
+
+
+@pytest.fixture(scope="module")
+def shrunk(base_folder, files, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shrunk") / "out"
+    return folder, shrink(request(base_folder, files), folder)
+
+
+def reported_rows(labels):
+    """Every second one of the rows sorted by label."""
+    order = sorted(range(len(labels)), key=lambda row: (labels[row], row))
+    return sorted(order[1::2])
+
+
+def predictions_of(run):
+    table = pq.read_table(run / "predictions.parquet").to_pydict()
+    return {name: np.array(table[name]) for name in ("label", "prediction", "teacher_prediction")}
+
+
+def test_the_figures_are_those_of_the_run_directories(shrunk):
+    folder, summary = shrunk
+    assert summary == read_json(folder / "summary.json")
+    entries = {entry["method"]: entry for entry in summary["methods"]}
+    assert list(entries) == list(METHODS)
+    found = {name: predictions_of(folder / entry["run"]) for name, entry in entries.items()}
+    labels = found["ft"]["label"]
+    rows = reported_rows(labels)
+    others = sorted(set(range(len(labels))) - set(rows))
+    assert summary["rows"] == {"train": 200, "choosing": 31, "reported": 30}
+    for name, entry in entries.items():
+        right = found[name]["prediction"] == labels
+        assert entry["chosen_by"] == pytest.approx(right[others].mean())
+        assert entry["score"]["value"] == pytest.approx(right[rows].mean())
+        assert entry["score"]["low"] <= entry["score"]["value"] <= entry["score"]["high"]
+        same = found[name]["prediction"] == found[name]["teacher_prediction"]
+        assert entry["agreement"] == pytest.approx(same[rows].mean())
+    teacher = (found["ft"]["teacher_prediction"] == labels)[rows].mean()
+    most = Counter(label for _, label in sentences(200)).most_common(1)[0][0]
+    assert summary["majority"] == pytest.approx((labels[rows] == ["negative", "positive"].index(most)).mean())
+    assert summary["teacher"]["score"]["value"] == pytest.approx(teacher)
+    chosen = summary["student"]["method"]
+    assert chosen == max(METHODS, key=lambda name: entries[name]["chosen_by"])
+    assert summary["against_teacher"]["value"] == pytest.approx(entries[chosen]["score"]["value"] - teacher)
+    recipe = yaml.safe_load((folder / entries[chosen]["run"] / "recipe.yaml").read_text())
+    assert recipe["student"] == {"from": "teacher", "keep": f"first:{summary['student']['layers']}"}
+    assert recipe["train"]["epochs"] == summary["student"]["epochs"]
+
+
+@needs_onnx
+def test_every_form_is_exported_scored_and_counted(shrunk, files, tmp_path):
+    folder, summary = shrunk
+    models = {model["name"]: model for model in summary["models"]}
+    places = {
+        "student": "model",
+        "student, onnx": "onnx",
+        "student, onnx-int8": "onnx-int8",
+        "teacher, onnx-int8": "teacher-onnx-int8",
+    }
+    assert set(models) == {"teacher", *places} and not summary["not_exported"]
+    with open(files[1], newline="") as file:
+        labels = [row["label"] for row in csv.DictReader(file)]
+    rows = reported_rows(labels)
+    for name, place in places.items():
+        predict_file(folder / place, files[1], tmp_path / f"{place}.csv", text=["text"])
+        with open(tmp_path / f"{place}.csv", newline="") as file:
+            predicted = [row["prediction"] for row in csv.DictReader(file)]
+        right = [predicted[row] == labels[row] for row in rows]
+        assert models[name]["score"]["value"] == pytest.approx(np.mean(right)), name
+        file = folder / place / ("model.safetensors" if place == "model" else "model.onnx")
+        assert models[name]["disk_bytes"] == file.stat().st_size
+        assert models[name]["latency_ratio"] == pytest.approx(models[name]["p50_ms"] / models["teacher"]["p50_ms"])
+    student = AutoModelForSequenceClassification.from_pretrained(folder / "model")
+    assert student.config.num_hidden_layers == summary["student"]["layers"]
+    assert models["student"]["parameters"] == sum(weight.numel() for weight in student.parameters())
+    assert summary["student"]["parameters"] == models["student"]["parameters"]
+
+
+def test_the_page_is_that_of_the_figures(shrunk):
+    folder, summary = shrunk
+    assert (folder / "summary.md").read_text() == page(summary)
+    assert "encoder (which has no trained head for these labels), fine-tuned for 6 epochs" in page(summary)
+    assert not (folder / "study" / "caches").exists()
+
+
+def test_a_finished_folder_is_left_as_it_is(shrunk, base_folder, files, monkeypatch):
+    folder, summary = shrunk
+    monkeypatch.setattr(limbeck.deploy.shrink, "execute", None)
+    monkeypatch.setattr(limbeck.deploy.shrink, "conduct", None)
+    assert shrink(request(base_folder, files), folder) == summary
+
+
+def test_it_goes_on_where_it_stopped(base_folder, files, tmp_path, monkeypatch, command):
+    """Stopped in the second student, then with a method that fails, then to the end: as if nothing had happened."""
+    monkeypatch.setattr(limbeck.deploy.shrink, "choose_size", lambda *_: SIZE)
+    monkeypatch.setattr(limbeck.deploy.shrink, "METHODS", ("ft", "kd", "cka"))
+    monkeypatch.setattr("limbeck.deploy.shrink_plan._MOST_EPOCHS", 1.0)
+    monkeypatch.setattr("limbeck.deploy.shrink_forms.FORMS", ("hf", "onnx-int8"))
+    monkeypatch.setattr("limbeck.deploy.shrink_forms.export", only_hf)
+    original, done = limbeck.study.jobs.execute, []
+
+    def breaking(error, at):
+        def execute(recipe, *rest, **options):
+            if recipe.method.name == at:
+                raise error
+            done.append(recipe.method.name)
+            return original(recipe, *rest, **options)
+
+        return execute
+
+    train, dev = files
+    words = ["shrink", "--model", base_folder, "--data", train, "--dev", dev, "--text", "text", "--label", "label"]
+    monkeypatch.setattr(limbeck.study.jobs, "execute", breaking(KeyboardInterrupt(), "kd"))
+    code, said = command(*words, "-o", "out")
+    assert code == 130 and "Interrupted. The same command continues out" in said and done == ["ft"]
+    monkeypatch.setattr(limbeck.study.jobs, "execute", breaking(RuntimeError("no luck"), "kd"))
+    code, said = command(*words, "-o", "out")
+    assert code == 0 and "kd failed: RuntimeError: no luck" in said and done == ["ft", "cka"]
+    monkeypatch.setattr(limbeck.study.jobs, "execute", breaking(None, "nothing"))
+    code, said = command(*words, "-o", "out")
+    assert code == 0 and "failed" not in said and done == ["ft", "cka", "kd"]
+    code, _ = command(*words, "-o", "again")
+    assert code == 0
+    results = [read_json(tmp_path / name / "summary.json") for name in ("out", "again")]
+    for key in ("rows", "teacher", "student", "against_teacher", "against_ft"):
+        ours, theirs = ({**(result[key] or {}), "seconds": None} for result in results)
+        assert ours == theirs, key
+    assert [entry["score"] for entry in results[0]["methods"]] == [entry["score"] for entry in results[1]["methods"]]
+
+
+def only_hf(model, to, output, **options):
+    from limbeck.deploy.export import export
+
+    if to != "hf":
+        raise MissingExtra("This needs onnxruntime: pip install 'limbeck[onnx]'.")
+    return export(model, to, output, **options)
+
+
+def test_without_onnx_and_out_of_time_it_says_so(shrunk, files, tmp_path, monkeypatch):
+    """A teacher is given, one layer is too slow, and no other form can be had."""
+
+    def missing(*_):
+        raise MissingExtra("This needs onnxruntime: pip install 'limbeck[onnx]'.")
+
+    monkeypatch.setattr("limbeck.deploy.shrink_size.write_onnx", missing)
+    monkeypatch.setattr("limbeck.deploy.shrink_forms.export", only_hf)
+    monkeypatch.setattr(limbeck.deploy.shrink, "METHODS", ("ft",))
+    teacher = shrunk[0] / "teacher"
+    summary = shrink(request(teacher, files, budget="0.0001ms"), tmp_path / "out")
+    assert not (tmp_path / "out" / "teacher").exists()
+    assert summary["student"]["layers"] == 1 and not summary["budget"]["met"]
+    text = (tmp_path / "out" / "summary.md").read_text()
+    assert "The budget of 0.0001ms could not be met. The nearest takes" in text
+    assert "Not exported as ONNX: This needs onnxruntime" in text
+    assert "The teacher is teacher, as it was given." in text
+    assert [model["name"] for model in summary["models"]] == ["teacher", "student"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "layers", "met"), [("0.25x", 1, True), ("0.06x", 2, True), ("0.001x", 1, False), ("3.5ms", 3, True)]
+)
+def test_int8_helps_where_one_layer_is_too_slow(budget, layers, met, files, teacher_folder, monkeypatch):
+    """With made-up timings: each layer takes 10 ms, and 1 ms in 8 bits."""
+
+    def timings(teacher, length, make, depths):
+        each = 10.0 if make is shrink_size._cut else 1.0
+        return {depth: 40.0 if depth == 4 else each * depth for depth in depths}
+
+    monkeypatch.setattr(shrink_size, "_time", timings)
+    task = load_task("table", train=str(files[0]), text="text", label="label")
+    found = shrink_size.choose_size(str(teacher_folder), task, Budget.of(budget))
+    assert (found["layers"], found["met"], found["of_layers"]) == (layers, met, 4)
+    lengths = sorted(task.lengths("train", AutoTokenizer.from_pretrained(teacher_folder)))
+    share = sum(length <= found["length"] for length in lengths) / len(lengths)
+    assert share >= (0.95 if budget.endswith("ms") else 0.5) and found["length"] in lengths
+
+
+@needs_onnx
+def test_students_are_cut_and_quantised_in_memory(teacher_folder, tmp_path):
+    teacher = TorchServed(teacher_folder)
+    plain, int8 = shrink_size._cut(teacher, 1), shrink_size._quantised(tmp_path, teacher, 1)
+    assert (plain.model.config.num_hidden_layers, teacher.model.config.num_hidden_layers) == (1, 4)
+    assert (plain.form, int8.form) == ("torch", "onnx-int8")
+    batch = token_batch(teacher, 3, 7)
+    np.testing.assert_allclose(plain.logits(batch), int8.logits(batch), atol=0.05)
+
+
+def test_who_is_a_teacher(shrunk, base_folder, teacher_folder, files):
+    train, dev = map(str, files)
+    task = load_task("table", train=train, validation=dev, text="text", label="label")
+    assert why_no_teacher(str(base_folder), task) == "which has no trained head for these labels"
+    # its head has the right labels and random weights
+    assert why_no_teacher(str(teacher_folder), task) == "whose head does not know these labels"
+    assert why_no_teacher(str(shrunk[0] / "teacher"), task) == ""
+
+
+BAD = {
+    "column": (["--label", "intent"], "intent"),
+    "text": (["--text", "sentence"], "sentence"),
+    "file": (["--data", "trian.csv"], "trian.csv does not exist. Did you mean 'train.csv'"),
+    "budget": (["--budget", "abc"], "The budget 'abc' is not understood"),
+    "fast": (["--budget", "2x"], "write 0.5x"),
+    "zero": (["--budget", "0x"], "leaves no time"),
+    "one label": (["--data", "same.csv"], "every row has the label 'positive'"),
+    "few": (["--data", "few.csv"], "few.csv has 60 rows, of which a tenth, 6, would be held out"),
+    "few dev": (["--dev", "tiny.csv"], "tiny.csv has 6 rows, too few to tell one student from another"),
+    "model": (["--model", "nowhere"], "Cannot load 'nowhere'"),
+    "output": (["-o", "taken"], "taken holds something else"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_work_is_refused_with_one_message(case, base_folder, command, tmp_path):
+    words, message = BAD[case]
+    write_csv(tmp_path / "train.csv", sentences(240))
+    write_csv(tmp_path / "few.csv", sentences(60))
+    write_csv(tmp_path / "tiny.csv", sentences(6))
+    write_csv(tmp_path / "same.csv", [(text, "positive") for text, _ in sentences(240)])
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").write_text("mine")
+    defaults = {"--model": base_folder, "--data": "train.csv", "--text": "text", "--label": "label", "-o": "out"}
+    given = defaults | dict(zip(words[::2], words[1::2], strict=True))
+    code, said = command("shrink", *(word for pair in given.items() for word in pair))
+    assert code == 1 and said.count("Error:") == 1 and message in said
+    assert not (tmp_path / "out").exists() or not (tmp_path / "out" / "teacher").exists()
