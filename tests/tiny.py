@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -229,3 +230,11 @@ def real_tokenizer(name: str) -> Any:
     if name == "roberta":
         return RobertaTokenizer.from_pretrained(folder)
     return GPT2Tokenizer.from_pretrained(folder, pad_token="<|endoftext|>")
+
+
+def without_dropout(teacher: Path, folder: Path) -> Path:
+    """A copy of a BERT whose students compute the same in any division of a batch: dropout is drawn by the batch."""
+    shutil.copytree(teacher, folder)
+    config = read_json(folder / "config.json") | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 
 from limbeck.errors import RunError
 from limbeck.states import load_state, load_tensors, save_state, save_tensors
@@ -38,13 +39,26 @@ class SafeCheckpoints(transformers.Trainer):
         folder.mkdir(parents=True, exist_ok=True)
         save_tensors(folder / _MODEL, _once(state_dict or self.model.state_dict()))
 
+    def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
+        if resume_from_checkpoint is not None and self.is_fsdp_enabled:  # before it divides what has now its shape
+            self._load_weights(resume_from_checkpoint)
+        return super().train(resume_from_checkpoint, **options)
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        weights, _ = load_tensors(Path(resume_from_checkpoint) / _MODEL)
-        model = self.model if model is None else model
-        if self.is_fsdp_enabled:
-            set_model_state_dict(model, dict(weights), options=_WHOLE)
+        if not self.is_fsdp_enabled:
+            self._load_weights(resume_from_checkpoint)
+
+    def _load_best_model(self) -> None:
+        if self.state.best_model_checkpoint is not None:
+            self._load_weights(self.state.best_model_checkpoint)
+
+    def _load_weights(self, checkpoint: str) -> None:
+        weights, _ = load_tensors(Path(checkpoint) / _MODEL)
+        divided = isinstance(self.model, FSDPModule | FullyShardedDataParallel)
+        if divided:
+            set_model_state_dict(self.model, dict(weights), options=_WHOLE)
         else:
-            _load(model, weights)
+            _load(self.model, weights)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         if self.is_fsdp_enabled:

@@ -184,7 +184,10 @@ def _train(
         quiz = Batches(data.splits["quiz"], data.collate, data.batch_size * processes())
         parts.distiller.teacher.examine_on(quiz)  # type: ignore[union-attr]
     trainer = _trainer(parts, arguments, data, score, run, stop)
-    whole = assemble(recipe) if trainer.is_fsdp_enabled and rank() == 0 else parts  # FSDP divides the other
+    whole = parts
+    if trainer.is_fsdp_enabled and rank() == 0:  # which divides the weights of the parts that are trained
+        with torch.random.fork_rng():  # all processes must draw the same afterwards
+            whole = assemble(recipe)
     checkpoint = first_does(lambda: last_checkpoint(run.path / "checkpoints"))
     cache = cache or automatic_cache(recipe, parts, data, run.features, arguments.device, checkpoint is not None)
     if cache is not None:

@@ -256,12 +256,8 @@ def test_a_damaged_cache_is_not_trusted(damage, values, teacher_folder, tmp_path
     whole = execute(load_recipe(values=wanted), tmp_path / "whole", show_data=False).path
     shards = [file for file in (tmp_path / "cache").rglob("*.safetensors") if "validation" not in str(file)]
     damage(max(shards, key=lambda file: file.stat().st_size))
-    try:
-        again = execute(load_recipe(values=wanted), tmp_path / "again", show_data=False).path
-    except RunError as error:
-        assert "damaged" in str(error) or "cannot be read" in str(error)
-    else:
-        assert_same(again, whole)
+    again = execute(load_recipe(values=wanted), tmp_path / "again", show_data=False).path
+    assert_same(again, whole)
 
 
 @pytest.mark.parametrize(

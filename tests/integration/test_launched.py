@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import launched
 import pytest
@@ -12,7 +15,7 @@ import yaml
 from method_cases import cases
 from safetensors.torch import load_file
 from several import in_processes
-from tiny import read_json, table_task
+from tiny import read_json, table_task, without_dropout
 
 SIZE = 4  # examples of a process
 OPTIONS = {
@@ -27,10 +30,7 @@ OPTIONS = {
 def trained(tmp_path_factory, table_files, teacher_folder):
     """The folders of runs by one process and by two, and their names."""
     home = tmp_path_factory.mktemp("launched")
-    teacher = shutil.copytree(teacher_folder, home / "teacher")
-    config = read_json(teacher / "config.json")
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # which is drawn by the batch
-    (teacher / "config.json").write_text(json.dumps(config | dropout))
+    teacher = without_dropout(teacher_folder, home / "teacher")
 
     def recipes(batch_size):
         train = {"max_steps": 5, "batch_size": batch_size, "learning_rate": 1e-3, "logging_steps": 1}
@@ -70,7 +70,8 @@ def test_divided_weights_are_trained_saved_and_resumed_alike(trained, tmp_path, 
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "cpu")
     more = {"max_steps": 6, "batch_size": SIZE, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 9}
     # Adam makes steps of one size of gradients that are rounding errors, unless epsilon is larger than those
-    more |= {"optim": "adamw_torch", "adam_epsilon": 0.01, "eval_strategy": "epoch"}
+    more |= {"optim": "adamw_torch", "adam_epsilon": 0.01}
+    more |= {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
     recipes = {}
     for name in ("cka", "fsd"):
         values = yaml.safe_load((trained / "two" / name / "recipe.yaml").read_text())
@@ -94,3 +95,30 @@ def assert_same(one, other):
     for weight in ours:
         torch.testing.assert_close(ours[weight], theirs[weight], rtol=0, atol=1e-5)
     assert read_json(one / "metrics.json")["metrics"] == pytest.approx(read_json(other / "metrics.json")["metrics"])
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_commands_under_a_launcher(table_files, teacher_folder, tmp_path):
+    """One message of each, the first process's; a mistake is said once."""
+    train, dev = table_files
+    words = ["--task", "table", f"task.train={train}", f"task.validation={dev}", "task.text=text", "task.label=label"]
+    words += ["--teacher", teacher_folder, "--keep", "first:2", "--batch-size", "4", "--epochs", "1"]
+
+    def run(*command):
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
+        started = [*torchrun, "-m", "limbeck", *map(str, command)]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        return subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=300)
+
+    done = run("cache", "--method", "fcd", *words[:-2], "-o", "cache")
+    assert done.returncode == 0 and done.stdout.count("Use it with") == 1, done.stderr
+    for name in ("cka", "fcd"):
+        done = run("distill", "--method", name, *words, "teacher.cache=cache", "-o", f"runs/{name}")
+        assert done.returncode == 0 and done.stdout.count("Run directory") == 1, done.stderr
+    assert read_json(tmp_path / "runs" / "cka" / "environment.json")["processes"] == 2
+    done = run("analyze", "runs/cka", "runs/fcd", "--no-cost")
+    assert done.returncode == 0 and done.stdout.count(" files in analysis") == 1, done.stderr
+    assert all((tmp_path / "runs" / name / "analysis" / "analysis.json").is_file() for name in ("cka", "fcd"))
+    done = run("distill", "--method", "kdd", *words, "-o", "runs/wrong")
+    assert done.returncode != 0 and done.stderr.count("Did you mean") == 1

@@ -160,8 +160,9 @@ class Global(Structure):
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
         for name in ("teacher_memory", "student_memory"):
-            if (saved := state_dict.get(prefix + name)) is not None:
-                getattr(self, name).data = torch.empty_like(saved)
+            saved, own = state_dict.get(prefix + name), getattr(self, name)
+            if saved is not None and saved.shape != own.shape:
+                own.data = torch.empty_like(saved)
         super()._load_from_state_dict(state_dict, prefix, *args)
         if self.teacher_memory.numel():
             self._turn()
