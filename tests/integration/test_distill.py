@@ -116,6 +116,7 @@ def slow(pair):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 def test_killed_and_resumed_equals_uninterrupted(limbeck, table_files, teacher_folder, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)

@@ -21,6 +21,7 @@ def words(table_files, teacher, method, *more):
     return [*command, *steps, *more]
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("method", "options", "stage"),

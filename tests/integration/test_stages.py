@@ -105,6 +105,7 @@ def stages(run):
     return run / "stage-1", run
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 def test_text_then_task_killed_and_resumed(limbeck, table_files, teacher_folder, language_model, corpus, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)

@@ -174,14 +174,6 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
         Home(tmp_path / "out", request(tmp_path))
 
 
-def test_one_process_at_a_time(tmp_path):
-    first, second = (Home(tmp_path / "out", request(tmp_path)) for _ in range(2))
-    with first.alone(), pytest.raises(RunError, match="Another process is at work"), second.alone():
-        pass
-    with second.alone():
-        pass
-
-
 # Scores
 
 

@@ -19,6 +19,7 @@ from limbeck.deploy.shrink_size import choose_size
 from limbeck.deploy.shrink_teacher import why_no_teacher
 from limbeck.deploy.shrink_verdict import page
 from limbeck.errors import RunError
+from limbeck.faults import locked
 from limbeck.files import write_text
 from limbeck.models import load_config
 from limbeck.recipe import Recipe, load_recipe, load_task_block
@@ -54,7 +55,7 @@ def shrink(request: Request, output: Path) -> dict[str, Any]:
     if (done := _finished(output)) is not None:
         logger.info("%s is finished already.", output)
         return done
-    with home.alone():
+    with locked(output):
         teacher = _teacher(request, task, home)
         _choose_student(request, task, teacher, budget, home)
         runs, failed = _students(request, task, teacher, home)

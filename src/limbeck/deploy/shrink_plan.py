@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
 
 from limbeck.assemble import assemble, load_data
 from limbeck.deploy.budget import Budget
 from limbeck.errors import DataError, RunError
+from limbeck.faults import LOCK
 from limbeck.files import write_text
 from limbeck.recipe import Recipe
 from limbeck.tasks.task import Task
 
 PLAN = "plan.json"
-_LOCK = ".lock"
 _FEWEST_DEV, _FEWEST_TRAIN = 20, 40  # rows; fewer cannot tell one student from another
 _MOST_EPOCHS = 10.0
 
@@ -75,7 +74,7 @@ class Home:
     def __init__(self, folder: Path, request: Request) -> None:
         self.folder, self._file = folder, folder / PLAN
         asked = request.identity()
-        others = [file for file in folder.iterdir() if file.name != _LOCK] if folder.is_dir() else []
+        others = [file for file in folder.iterdir() if file.name != LOCK] if folder.is_dir() else []
         if folder.is_file() or (others and not self._file.is_file()):
             raise RunError(f"{folder} holds something else. Choose another --output.")
         if self._file.is_file():
@@ -93,21 +92,6 @@ class Home:
                 )
         else:
             self.plan = {"asked": asked}
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """One process at a time works here."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(f"{self.folder} cannot be made: {error.strerror}. Choose another --output.") from error
-        try:
-            with FileLock(self.folder / _LOCK).acquire(timeout=0):
-                yield
-        except Timeout as error:
-            raise RunError(
-                f"Another process is at work on {self.folder}. Wait for it, or choose another --output."
-            ) from error
 
     def decide(self, name: str, decision: dict[str, Any]) -> None:
         self.plan[name] = decision
