@@ -178,10 +178,13 @@ def test_ctrl_c_says_how_to_continue(table_files, teacher_folder, tmp_path):
 
 def test_an_incomplete_checkpoint_is_not_used(tmp_path):
     from limbeck.checkpoints import last_checkpoint
+    from limbeck.states import save_state, save_tensors
 
-    for step, state in ((4, "{}"), (8, '{"cut')):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
+    for step, state in ((4, '{"global_step": 4}'), (8, '{"cut')):
+        folder = tmp_path / f"checkpoint-{step}"
+        save_tensors(folder / "model.safetensors", {"weight": torch.ones(2)})
+        save_state(folder / "training.safetensors", {"step": step})
+        (folder / "trainer_state.json").write_text(state)
     (tmp_path / "checkpoint-12").mkdir()
     assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4"]

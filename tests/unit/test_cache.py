@@ -23,7 +23,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck import cache as cache_module
 from limbeck.cache import FeatureCache
-from limbeck.errors import CacheError
+from limbeck.errors import CacheError, RunError
 from limbeck.features import Wanted
 from limbeck.fingerprint import fingerprint
 from limbeck.tasks.encode import Collator
@@ -565,7 +565,7 @@ def test_a_folder_in_the_place_of_a_file(copied):
     file = copied.folder / "hidden.2-00001.safetensors"
     file.unlink()
     file.mkdir()
-    with pytest.raises(CacheError, match="directory"):
+    with pytest.raises(RunError, match="is a folder or a device"):
         copied.fill()
 
 
