@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from limbeck.together import join
@@ -29,7 +29,6 @@ def _start(rank: int, job: Callable[..., Any], folder: Path, port: int, count: i
     os.environ |= {name: str(value) for name, value in where.items()}
     torch.set_num_threads(1)
     join()
-    try:
-        torch.save(job(*given), folder / f"result-{rank}.pt")
-    finally:
-        dist.destroy_process_group()
+    torch.save(job(*given), folder / f"result-{rank}.pt")
+    sys.stderr.flush()
+    os._exit(0)  # at once: torch's threads, which still wait for the other processes, may abort an orderly end

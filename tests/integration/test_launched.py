@@ -64,6 +64,7 @@ def history(run):
     return [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 def test_divided_weights_are_trained_saved_and_resumed_alike(trained, tmp_path, monkeypatch):
     """FSDP: each process holds half of the student and of the optimiser's state."""
