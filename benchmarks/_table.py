@@ -82,6 +82,19 @@ def arguments(description: str) -> argparse.Namespace:
     return parser(description).parse_args()
 
 
+def begin(description: str, memory: Callable[[str, str], float]) -> argparse.Namespace:
+    """The options, with torch's threads set; a process that ``peak_mb`` started prints its number and ends here."""
+    import torch
+
+    options = arguments(description)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.memory:
+        print(memory(*options.memory))
+        sys.exit()
+    return options
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """The options that every script has; some add their own."""
     parser = argparse.ArgumentParser(description=description)

@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 from _job import Job
-from _table import Row, arguments, fastest, finish, peak_mb, peak_mb_here
+from _table import Row, begin, fastest, finish, peak_mb, peak_mb_here
 
 from limbeck import Distiller
 
@@ -62,12 +62,7 @@ def memory(method: str, side: str) -> float:
 
 
 def main() -> None:
-    options = arguments(__doc__.splitlines()[0])
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    if options.memory:
-        print(memory(*options.memory))
-        return
+    options = begin(__doc__.splitlines()[0], memory)
     rows = [compared(method) for method in METHODS[: 1 if options.quick else None]]
     finish("A step that relates many samples", rows, options)
 

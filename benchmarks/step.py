@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 from _job import Job, static_methods
-from _table import Row, arguments, fastest, finish, peak_mb, peak_mb_here, seconds
+from _table import Row, begin, fastest, finish, peak_mb, peak_mb_here, seconds
 
 from limbeck import Distiller, Features
 
@@ -142,12 +142,7 @@ def memory(key: str, title: str) -> float:
 
 
 def main() -> None:
-    options = arguments(__doc__.splitlines()[0])
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    if options.memory:
-        print(memory(*options.memory))
-        return
+    options = begin(__doc__.splitlines()[0], memory)
     keys = ("small",) if options.quick else tuple(SIZES)
     floors = {key: over_the_floor(key) for key in keys}
     others = [row for key in keys for row in whole_steps(key, floors[key])]

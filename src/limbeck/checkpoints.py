@@ -145,7 +145,7 @@ def last_checkpoint(folder: Path) -> Path | None:
 def _wrong_with(checkpoint: Path) -> str:
     try:
         state = json.loads((checkpoint / "trainer_state.json").read_text())
-        for name in {_MODEL, _TRAINING} | {file.name for file in checkpoint.glob("*.safetensors")}:
+        for name in {_MODEL} | {file.name for file in checkpoint.glob("*.safetensors")} - {_TRAINING}:
             load_tensors(checkpoint / name)
         if load_state(checkpoint / _TRAINING)["step"] != state["global_step"]:
             return "its files are of different steps."

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
+from limbeck.compare.finished import own_task
 from limbeck.deploy.bench import bench
 from limbeck.deploy.budget import Budget
 from limbeck.deploy.export import export
@@ -27,10 +27,8 @@ STUDENT = "student"
 _FOLDERS = {"hf": "model"}  # others are named by their form
 _BATCH_SIZES = (1, 32)
 _SECONDS = 20.0
-_MAX_DROP, _MAX_ROWS = (
-    0.02,
-    3,
-)  # of the score that int8 may cost, or of few rows so many; the summary tells what it does
+# of the score that int8 may cost, or of few rows so many; the summary tells what it does
+_MAX_DROP, _MAX_ROWS = 0.02, 3
 
 
 def export_forms(
@@ -113,9 +111,8 @@ def _latency(model: Mapping[str, Any]) -> float:
 
 def _predictions(path: Path, task: Task, run: Path) -> np.ndarray:
     """What an exported model says to the validation rows, read as the run read them."""
-    block = yaml.safe_load((run / "recipe.yaml").read_text(encoding="utf-8"))["task"]
     served = open_served(path, task=task)
-    encoded = task.encode("validation", served.tokenizer, block["max_length"])
+    encoded = task.encode("validation", served.tokenizer, (own_task(run) or {})["max_length"])
     collate = Collator(served.tokenizer, problem=task.problem)
     logits = logits_in_order(served.logits, encoded, collate, _BATCH_SIZES[-1], f"evaluate {path.name}")
     return np.asarray(task.predictions(logits))

@@ -17,9 +17,8 @@ import numpy as np
 from limbeck.compare.answers import PREDICTIONS, read_answers, read_columns
 from limbeck.errors import RunError
 from limbeck.metrics import METRICS
-from limbeck.resampling import STATISTICS, draws, prepared
 from limbeck.run import RunDirectory
-from limbeck.stats import paired_bootstrap
+from limbeck.stats import bootstrap_interval, paired_bootstrap
 
 _RESAMPLES = 10_000
 TEACHER = "teacher"
@@ -82,11 +81,8 @@ class Judge:
         """On the reported rows, with what 95% of draws of such rows give."""
         rows = self.halves.reported
         own, labels = self.predictions[name][rows], self.labels[rows]
-        sides, truth = prepared(self.metric, [own], [own], labels)
-        statistic = STATISTICS[self.metric](sides[:1], truth)
-        found = np.concatenate([statistic(weights)[0] for weights in draws(len(rows), _RESAMPLES, 0)])
-        low, high = np.percentile(found, [2.5, 97.5])
-        return {"value": METRICS[self.metric](own, labels), "low": float(low), "high": float(high)}
+        low, high = bootstrap_interval(self.metric, own, labels, resamples=_RESAMPLES)
+        return {"value": METRICS[self.metric](own, labels), "low": low, "high": high}
 
     def difference(self, name: str, other: str) -> dict[str, float]:
         """On the reported rows: the first one's score minus the other's, with its 95% interval."""
