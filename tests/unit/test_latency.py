@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from tiny import VOCAB, make_bpe, tiny_model
 from transformers import AutoTokenizer
 
 from limbeck.deploy.bench import Bench, Cell, Measured, _names
-from limbeck.deploy.latency import _BURST, _FEWEST, _MOST, Timing, interleaved, processor, token_batch
+from limbeck.deploy.latency import _FEWEST, _MEASURED, _MOST, _WARM_UP, Timing, interleaved, processor, token_batch
 from limbeck.errors import RecipeError
 from limbeck.report.timings import check_plot, plot
+
+
+_TURN = _WARM_UP + _MEASURED
 
 
 class Machine:
@@ -41,34 +46,49 @@ def runs_of(names):
     return [tuple(run) for run in runs]
 
 
-def test_models_take_turns_after_a_first_round_that_does_not_count():
+def test_models_take_turns_and_only_a_part_of_each_counts():
     machine = Machine()
-    found = interleaved([machine.model(name, _BURST / 2.5) for name in "abc"], 0.0, machine.clock)
-    assert runs_of(machine.made[:3]) == [("a", 1), ("b", 1), ("c", 1)]
-    assert runs_of(machine.made[3:]) == [("a", 3), ("b", 3), ("c", 3)] * _FEWEST
-    assert [len(times) for times in found] == [2 * _FEWEST] * 3  # the first call of each turn is not counted
-    np.testing.assert_allclose(found, _BURST / 2.5)
+    found = interleaved([machine.model(name, _MEASURED / 2.5) for name in "abc"], 0.0, machine.clock)
+    uncounted = math.ceil(_WARM_UP / (_MEASURED / 2.5))
+    assert runs_of(machine.made) == [(name, uncounted + 3) for name in "abc"] * _FEWEST
+    assert [len(times) for times in found] == [3 * _FEWEST] * 3
+    np.testing.assert_allclose(found, _MEASURED / 2.5)
 
 
-def test_a_call_that_fills_its_turn_counts():
+def test_a_call_that_takes_longer_than_a_turn_is_made_twice_and_counts_once():
     machine = Machine()
-    found = interleaved([machine.model("a", 3 * _BURST), machine.model("b", _BURST / 2)], 0.0, machine.clock)
+    found = interleaved([machine.model("a", 3 * _MEASURED), machine.model("b", 2 * _WARM_UP)], 0.0, machine.clock)
     assert [len(times) for times in found] == [_FEWEST, _FEWEST]
-    assert runs_of(machine.made[2:]) == [("a", 1), ("b", 2)] * _FEWEST
+    assert runs_of(machine.made) == [("a", 2), ("b", 2)] * _FEWEST
 
 
-@pytest.mark.parametrize(("seconds", "turns"), [(0.0, _FEWEST), (19 * _BURST, 10), (1e9, _MOST)])
+def test_what_a_model_suffers_from_the_one_before_it_does_not_count():
+    """Threads of ``b`` stay awake for a while after its turn, and make ``a`` four times as slow meanwhile."""
+    machine, ended = Machine(), [-math.inf]
+
+    def b():
+        machine.now += 0.01
+        ended[0] = machine.now
+
+    def a():
+        machine.now += 0.04 if machine.now - ended[0] < _WARM_UP else 0.01
+
+    found = interleaved([a, b], 0.0, machine.clock)
+    np.testing.assert_allclose(np.concatenate(found), 0.01)
+
+
+@pytest.mark.parametrize(("seconds", "turns"), [(0.0, _FEWEST), (39 * _TURN, 10), (1e9, _MOST)])
 def test_time_decides_how_many_turns_there_are(seconds, turns):
     machine = Machine()
-    found = interleaved([machine.model("a", 2 * _BURST)], seconds, machine.clock)
+    found = interleaved([machine.model("a", 2 * _TURN)], seconds, machine.clock)
     assert len(found[0]) == turns
 
 
 def test_a_busy_moment_hits_all_models_alike():
     """The machine is four times as slow for half of the time, and the ratio of the medians is as it would be."""
-    machine = Machine(lambda now: 4.0 if int(now / (8 * _BURST)) % 2 else 1.0)
+    machine = Machine(lambda now: 4.0 if int(now / (8 * _TURN)) % 2 else 1.0)
     slow, fast = interleaved(
-        [machine.model("slow", _BURST / 5), machine.model("fast", _BURST / 10)], 100 * _BURST, machine.clock
+        [machine.model("slow", _TURN / 10), machine.model("fast", _TURN / 20)], 100 * _TURN, machine.clock
     )
     ratio = Timing.of(slow, 1).p50_ms / Timing.of(fast, 1).p50_ms
     assert ratio == pytest.approx(2, rel=1e-6)

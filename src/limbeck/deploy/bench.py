@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -129,8 +130,9 @@ def _time(opened: Sequence[Served], sizes: Sequence[tuple[int, int]], seconds: f
     with progress("measure latency", len(sizes)) as steps:
         for number, (batch_size, length) in enumerate(sizes):
             calls = [partial(served.logits, token_batch(served, batch_size, length)) for served in opened]
+            begin = time.perf_counter()
             found = interleaved(calls, left / (len(sizes) - number))
-            left = max(0.0, left - sum(map(sum, found)))
+            left = max(0.0, left - (time.perf_counter() - begin))
             for own, times in zip(timings, found, strict=True):
                 own.append(Timing.of(times, batch_size))
             steps.advance()

@@ -14,7 +14,7 @@ from torch import Tensor
 from limbeck.deploy.served import Served
 from limbeck.tasks.encode import Collator
 
-_BURST = 0.05  # seconds that one turn of a model takes at least
+_WARM_UP, _MEASURED = 0.1, 0.1  # seconds that the two parts of a model's turn take at least
 _FEWEST, _MOST = 3, 60  # turns of each model
 
 
@@ -36,32 +36,31 @@ class Timing:
 def interleaved(
     calls: Sequence[Callable[[], object]], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[list[float]]:
-    """The seconds of each call, made in turns for about so long in all; a first round warms up and does not count."""
+    """The seconds of each call, made in turns for about so long in all.
+
+    A turn begins with calls that do not count: the caches are still another model's, and its threads, which
+    onnxruntime and OpenMP keep awake for a while to wait for more work, take the processor from this one.
+    """
     found: list[list[float]] = [[] for _ in calls]
-    for call in calls:
-        call()
     begin, turn = clock(), 0
     while turn < _FEWEST or (turn < _MOST and clock() - begin < seconds):
         for call, times in zip(calls, found, strict=True):
-            times += _turn(call, clock)
+            _call_for(_WARM_UP, call, clock)
+            times += _call_for(_MEASURED, call, clock)
         turn += 1
     return found
 
 
-def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
-    """Calls one after the other, for a moment.
-
-    The first is not counted: the caches are still another model's, whose threads may be awake and wait for work. Where
-    it alone fills the turn, it is long against both, and counts.
-    """
+def _call_for(seconds: float, call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+    """How long each call took, of calls one after the other for at least so long."""
     times: list[float] = []
     begin = last = clock()
-    while last - begin < _BURST:
+    while last - begin < seconds:
         call()
         now = clock()
         times.append(now - last)
         last = now
-    return times[1:] or times
+    return times
 
 
 def token_batch(served: Served, batch_size: int, length: int, seed: int = 0) -> dict[str, Tensor]:
