@@ -14,7 +14,6 @@ from limbeck.deploy.latency import _FEWEST, _MEASURED, _MOST, _WARM_UP, Timing, 
 from limbeck.errors import RecipeError
 from limbeck.report.timings import check_plot, plot
 
-
 _TURN = _WARM_UP + _MEASURED
 
 
