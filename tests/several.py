@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 import torch.multiprocessing as mp
 
-from limbeck.together import join
+from limbeck.together import join, leave
 
 
 def in_processes(job: Callable[..., Any], folder: Path, *given: Any, count: int = 2) -> list[Any]:
@@ -30,5 +29,4 @@ def _start(rank: int, job: Callable[..., Any], folder: Path, port: int, count: i
     torch.set_num_threads(1)
     join()
     torch.save(job(*given), folder / f"result-{rank}.pt")
-    sys.stderr.flush()
-    os._exit(0)  # at once: torch's threads, which still wait for the other processes, may abort an orderly end
+    leave()

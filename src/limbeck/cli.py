@@ -418,6 +418,11 @@ def main() -> None:
         if error.errno not in _NOT_WRITTEN:
             raise
         _fail(error, f"{error.strerror}: {name if error.filename else 'while writing'}. Nothing finished was lost.", 1)
+    finally:
+        if "WORLD_SIZE" in os.environ:
+            from limbeck.together import leave
+
+            leave()
 
 
 def _place() -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import platform
+import subprocess
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -114,8 +116,10 @@ def open_run(run: RunDirectory, recipe: Recipe) -> None:
 
 def environment() -> dict[str, Any]:
     """What a result may depend on; nothing about the user, the host or its variables."""
+    commit = _commit()
     return {
         "limbeck": __version__,
+        **({"commit": commit} if commit else {}),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": {name: metadata.version(name) for name in VERSIONS_OF},
@@ -123,3 +127,18 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "processes": launched(),
     }
+
+
+@functools.cache
+def _commit() -> str:
+    """That of limbeck's own source, with ``+`` where its files have been changed since; empty outside a checkout."""
+    try:
+        _git("ls-files", "--error-unmatch", __file__)  # an installed limbeck may lie in somebody else's repository
+        return _git("rev-parse", "HEAD") + ("+" if _git("status", "--porcelain", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

@@ -36,6 +36,12 @@ def join() -> None:
         PartialState(cpu=not torch.accelerator.is_available(), timeout=_PATIENCE)
 
 
+def leave() -> None:
+    """Part from the other processes, as each one does before it ends: threads that still listen to them abort it."""
+    if launched() > 1:
+        dist.destroy_process_group()
+
+
 def launched() -> int:
     """How many processes a launcher started."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
