@@ -1,0 +1,95 @@
+"""Keep what a finished study found as small files: ``python -m evidence.collect studies/evidence results/evidence``.
+
+One file for each task, with everything that a page about it needs: settings, seeds, commits, scores, times, how the
+terms of the loss went, and what ``limbeck analyze`` measured where it was called. No weights and no predictions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from limbeck.analysis.record import read_record
+from limbeck.compare.entries import STUDY_RESULTS
+from limbeck.files import write_text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study", type=Path, help="the folder of a study, whose results.json says what is finished")
+    parser.add_argument("output", type=Path, help="where to write TASK.json")
+    words = parser.parse_args()
+    results = _json(words.study / STUDY_RESULTS)
+    asked = yaml.safe_load((words.study / "study.yaml").read_text(encoding="utf-8"))
+    for task in asked["tasks"]:
+        file = words.output / f"{task.rpartition('/')[2]}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, json.dumps(_task(words.study, results, asked, task), indent=1) + "\n")
+        print(file)
+
+
+def _task(study: Path, results: Mapping[str, Any], asked: Mapping[str, Any], task: str) -> dict[str, Any]:
+    entries = [entry for entry in results["entries"] if entry["task"] == task]
+    teacher = _run(study / results["teachers"][task])
+    methods = [
+        {key: entry[key] for key in ("label", "chosen", "searched", "missing", "why")}
+        | {"recipe": _recipe(study, entry["runs"]), "runs": [_run(study / run) for run in entry["runs"]]}
+        for entry in entries
+    ]
+    runs = [teacher, *(run for method in methods for run in method["runs"])]
+    environments = [_json(study / entry["runs"][0] / "environment.json") for entry in entries if entry["runs"]]
+    return {
+        "study": results["study"],
+        "task": task,
+        "commits": sorted({run["commit"] for run in runs}),
+        "seeds": asked["seeds"],
+        "select_seeds": asked.get("select_seeds", asked["seeds"]),
+        "selection": results["selection"],
+        "environment": {key: value for key, value in environments[0].items() if key != "commit"},
+        "teacher": teacher | {"recipe": _recipe(study, [results["teachers"][task]])},
+        "methods": methods,
+    }
+
+
+def _recipe(study: Path, runs: list[str]) -> dict[str, Any] | None:
+    """What all of these runs share; their seeds stand beside it."""
+    if not runs:
+        return None
+    recipe = yaml.safe_load((study / runs[0] / "recipe.yaml").read_text(encoding="utf-8"))
+    return {key: value for key, value in recipe.items() if key != "seed"}
+
+
+def _run(folder: Path) -> dict[str, Any]:
+    metrics = _json(folder / "metrics.json")
+    history = [json.loads(line) for line in (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+    found = {key: metrics[key] for key in ("seed", "metric", "score", "metrics", "majority", "parameters", "steps")}
+    found |= {
+        "commit": _json(folder / "environment.json")["commit"],
+        "seconds": metrics["train_seconds"],
+        "examples": metrics["examples"],
+        "agreement": metrics.get("teacher", {}).get("agreement"),
+        "terms": _first_and_last(history),
+    }
+    record = read_record(folder)
+    return found if record is None else found | {"analysis": record.values}
+
+
+def _first_and_last(history: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """Of each term of the loss, without its weight: the first and the last value that training logged."""
+    logged = [entry for entry in history if "loss" in entry]
+    names = [name for name in logged[0] if name.startswith("term/")] if logged else []
+    return {name.removeprefix("term/"): [logged[0][name], logged[-1][name]] for name in names}
+
+
+def _json(file: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return values
+
+
+if __name__ == "__main__":
+    main()
