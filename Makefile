@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # one process for each core, with one thread, and each file of tests in one of them
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all evidence-page lint clean
 
 demo: $(READY)  ## fine-tune a teacher, distil students, print a table
 	$(BIN)/limbeck demo
@@ -16,6 +16,9 @@ test: lint  ## lint, types, import contracts, and every test that is not slow
 
 test-all: lint  ## everything, slow tests included
 	$(TESTS) --durations=20
+
+evidence-page: $(READY)  ## docs/evidence.md, its pictures and README's table of methods, from results/
+	$(BIN)/python -m evidence.page
 
 lint: $(READY)
 	$(BIN)/ruff check .

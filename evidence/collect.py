@@ -17,6 +17,31 @@ import yaml
 from limbeck.analysis.record import read_record
 from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.files import write_text
+from limbeck.recipe_files import shipped_recipes
+
+# the shipped recipe whose printed scores a method is shown beside
+_BESIDE = {
+    "ft": "alignment/{task}-ft",
+    "kd": "fsd/{task}-vkd",
+    "cka": "alignment/{task}-cka-kd-ft",
+    "shape": "alignment/{task}-shape-kd-ft",
+    "fsd": "fsd/{task}-fsd",
+    "fcd": "fcd/bert-base-{task}-fcd",
+    "ics": "ics/{task}-ics",
+    "pkd": "pkd/{task}-pkd",
+    "rkd": "rkd/{task}-rkd",
+    "minilmv2": "minilmv2/{task}-minilmv2-003",
+    "cka, 1 pair": "alignment/{task}-cka-1-pair",
+    "cka, 3 pairs": "alignment/{task}-cka-3-pairs",
+    "shape, 1 pair": "alignment/{task}-shape-1-pair",
+    "shape, 3 pairs": "alignment/{task}-shape-3-pairs",
+    "fsd without L and G": "fsd/{task}-fsd_i",
+    "fsd without I and G": "fsd/{task}-fsd_l",
+    "fsd without I and L": "fsd/{task}-fsd_g",
+    "fsd without G": "fsd/{task}-fsd_il",
+    "fcd, MSE": "fcd/bert-base-{task}-fcd-mse",
+    "fcd, KL": "fcd/bert-base-{task}-fcd-kl",
+}
 
 
 def main() -> None:
@@ -29,7 +54,8 @@ def main() -> None:
     for task in asked["tasks"]:
         file = words.output / f"{task.rpartition('/')[2]}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_text(file, json.dumps(_task(words.study, results, asked, task), indent=1) + "\n")
+        found = {"study": words.output.name} | _task(words.study, results, asked, task)
+        write_text(file, json.dumps(found, indent=1) + "\n")
         print(file)
 
 
@@ -38,13 +64,13 @@ def _task(study: Path, results: Mapping[str, Any], asked: Mapping[str, Any], tas
     teacher = _run(study / results["teachers"][task])
     methods = [
         {key: entry[key] for key in ("label", "chosen", "searched", "missing", "why")}
+        | {"printed": _printed(entry["label"], task)}
         | {"recipe": _recipe(study, entry["runs"]), "runs": [_run(study / run) for run in entry["runs"]]}
         for entry in entries
     ]
     runs = [teacher, *(run for method in methods for run in method["runs"])]
     environments = [_json(study / entry["runs"][0] / "environment.json") for entry in entries if entry["runs"]]
     return {
-        "study": results["study"],
         "task": task,
         "commits": sorted({run["commit"] for run in runs}),
         "seeds": asked["seeds"],
@@ -54,6 +80,13 @@ def _task(study: Path, results: Mapping[str, Any], asked: Mapping[str, Any], tas
         "teacher": teacher | {"recipe": _recipe(study, [results["teachers"][task]])},
         "methods": methods,
     }
+
+
+def _printed(label: str, task: str) -> list[dict[str, Any]]:
+    """What a paper reports of this method on this task, with its own models."""
+    name = _BESIDE.get(label, "").format(task=task.rpartition("/")[2])
+    recipe = shipped_recipes().get(name)
+    return recipe.values.get("reported") or [] if recipe else []
 
 
 def _recipe(study: Path, runs: list[str]) -> dict[str, Any] | None:

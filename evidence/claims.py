@@ -1,0 +1,98 @@
+"""What the papers claim, as pairs of methods of which one should be better, and whether it was so here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from evidence.results import ABLATIONS, MAIN, OTHERS, Line, Results, compared
+from limbeck.stats import Comparison
+
+LEVEL = 0.05
+Verdict = Literal["yes", "no", "not decided", "not tested"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """``better`` should score more than each of ``than``."""
+
+    paper: str
+    words: str
+    better: str
+    than: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    ours: Line
+    theirs: Line
+    test: Comparison
+    p: float  # after Holm's correction for all tests of the claim
+
+    @property
+    def sure(self) -> bool:
+        return self.p < LEVEL
+
+
+CLAIMS = (
+    Claim("000", "CKA beside logits and labels beats fine-tuning", "cka", ("ft",)),
+    Claim("000", "Shape beside logits and labels beats fine-tuning", "shape", ("ft",)),
+    Claim("000", "CKA adds to what the logits give", "cka", ("kd",)),
+    Claim("000", "Shape adds to what the logits give", "shape", ("kd",)),
+    Claim("000", "CKA is the better of the two measures", "cka", ("shape",)),
+    Claim("000", "three aligned pairs of layers beat one (CKA)", "cka, 3 pairs", ("cka, 1 pair",)),
+    Claim("000", "three aligned pairs of layers beat one (Shape)", "shape, 3 pairs", ("shape, 1 pair",)),
+    Claim("001", "FSD beats distillation of the logits", "fsd", ("kd",)),
+    Claim("001", "FSD beats PKD and RKD", "fsd", ("pkd", "rkd")),
+    Claim(
+        "001",
+        "all three structures together beat fewer of them",
+        "fsd",
+        ("fsd without L and G", "fsd without I and G", "fsd without I and L", "fsd without G"),
+    ),
+    Claim("002", "FCD beats fine-tuning", "fcd", ("ft",)),
+    Claim("002", "FCD beats distillation of the logits", "fcd", ("kd",)),
+    Claim("002", "FCD beats relations of queries, keys and values (MiniLMv2)", "fcd", ("minilmv2",)),
+    Claim("002", "Pearson's correlation is a better loss than MSE and KL", "fcd", ("fcd, MSE", "fcd, KL")),
+    Claim(
+        "002",
+        "l2 is a better norm than none, LayerNorm and softmax",
+        "fcd",
+        ("fcd, no norm", "fcd, LayerNorm", "fcd, softmax"),
+    ),
+    Claim("002", "layers spread evenly beat top and bottom ones", "fcd", ("fcd, top layers", "fcd, bottom layers")),
+    Claim("003", "ICS beats distillation of the logits", "ics", ("kd",)),
+    Claim("003", "ICS beats PKD", "ics", ("pkd",)),
+)
+
+
+def findings_of(claim: Claim, results: Results) -> list[Finding]:
+    """On every task that has both methods with at least two seeds, with settings found in the same way."""
+    pairs = [pair for other in claim.than for pair in _pairs(results, claim.better, other)]
+    tests = compared(pairs)
+    return [Finding(*pair, *found) for pair, found in zip(pairs, tests, strict=True)]
+
+
+def verdict(findings: Sequence[Finding]) -> Verdict:
+    """Yes where a difference is there and none points the other way, no where it is the other way round."""
+    if not findings:
+        return "not tested"
+    directions = {finding.test.difference > 0 for finding in findings if finding.sure}
+    if len(directions) != 1:
+        return "not decided"
+    return "yes" if directions.pop() else "no"
+
+
+def _pairs(results: Results, ours: str, theirs: str) -> list[tuple[Line, Line]]:
+    """Both of the same study where there is one, so that a fixed setting meets a fixed one."""
+    tasks = dict.fromkeys(task for study in (MAIN, OTHERS, ABLATIONS) for task in results.tasks(study))
+    found = []
+    for task in tasks:
+        together = [(results.line(study, task, ours), results.line(study, task, theirs)) for study in (MAIN, ABLATIONS)]
+        apart = (results.everywhere(task, ours), results.everywhere(task, theirs))
+        for a, b in (*together, apart):
+            if a is not None and b is not None and min(len(a.runs), len(b.runs)) > 1:
+                found.append((a, b))
+                break
+    return found

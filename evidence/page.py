@@ -1,0 +1,140 @@
+"""Write docs/evidence.md, its pictures and README's table from ``results/``: ``make evidence-page``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evidence.figures import draw
+from evidence.results import MAIN, Results
+from evidence.tables import (
+    ablation_tables,
+    claims_table,
+    main_table,
+    readme_table,
+    settings_table,
+    short,
+    terms_table,
+    times_table,
+)
+from limbeck.compare.tables import Table, render
+from limbeck.files import write_text
+
+ROOT = Path(__file__).parent.parent
+BEGIN, END = "<!-- evidence: make evidence-page -->", "<!-- end of evidence -->"
+PICTURES = "evidence"  # beside the page
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--root", type=Path, default=ROOT, help="the project's folder, by default this one")
+    write(parser.parse_args().root)
+
+
+def write(root: Path) -> None:
+    """Everything under ``root`` that shows results, from its results alone."""
+    results = Results(root / "results")
+    docs = root / "docs"
+    pictures = draw(results, docs / PICTURES)
+    for old in set((docs / PICTURES).iterdir()) - {file for _, file in pictures}:
+        old.unlink()
+    images = "\n".join(f"![{drawn.alt}]({PICTURES}/{file.name})\n\n{drawn.caption}\n" for drawn, file in pictures)
+    findings = (root / "evidence" / "findings.md").read_text(encoding="utf-8")
+    write_text(docs / "evidence.md", page(results, images, findings))
+    readme = root / "README.md"
+    write_text(readme, _inserted(readme.read_text(encoding="utf-8"), _markdown(readme_table(results))))
+
+
+def page(results: Results, images: str, findings: str) -> str:
+    parts = [
+        "# Evidence: the papers' claims on real data",
+        "<!-- written by make evidence-page from results/; change evidence/ instead -->",
+        _what_was_done(results),
+        "## Scores",
+        _markdown(main_table(results)),
+        "- Mean ± standard deviation over seeds, on the validation data, in hundredths.\n"
+        "- †: better than `ft`, ‡: better than `kd`; ↓ behind a mark: worse (p < 0.05, Welch's t-test over seeds, "
+        "two-sided, Holm over all comparisons of the table).\n"
+        "- *paper*: what the paper reports of its own models (BERT-base or larger to 6 or 12 layers), by the same "
+        "metric; these are other models, and only the order of methods can be compared.\n"
+        "- *missing*: not run yet.",
+        images.strip(),
+        "## What the papers claim, and what happened here",
+        _markdown(claims_table(results)),
+        "A claim held (*yes*) where at least one difference is beyond chance (p < 0.05, Welch's t-test over seeds, "
+        "Holm over the claim's tests) and none of those points the other way; *no* is the opposite; *not decided* is "
+        "all else. With four seeds only differences of more than about two standard deviations can be seen.",
+        "## What was found",
+        findings.strip(),
+    ]
+    if ablations := ablation_tables(results):
+        parts.append("## Ablations")
+        for table in ablations:
+            parts += [f"### {table.title}", _markdown(table)]
+    parts += [
+        "## Do the losses do what they should?",
+        "The terms of each loss without their weights, at the first and the last steps that were logged (means over "
+        "seeds), and how often the student answers as its teacher, in percent (of regression: the correlation).",
+        _markdown(terms_table(results)),
+        "## Settings",
+        _markdown(settings_table(results)),
+        "## Time",
+        "Minutes of training of one run, in one thread beside another run on two cores; the teacher's features are "
+        "cached, and computed once for all methods.",
+        _markdown(times_table(results)),
+        "## Where the numbers come from",
+        _sources(results),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _what_was_done(results: Results) -> str:
+    file = results.files[MAIN, results.tasks(MAIN)[0]].values
+    teacher, method = file["teacher"], file["methods"][0]
+    trained, taught = teacher["recipe"]["train"], method["recipe"]["train"]
+    sizes = [f"{number / 1e6:.1f} M" for number in (teacher["parameters"], method["runs"][0]["parameters"])]
+    return (
+        "Teacher: a pre-trained encoder of 12 layers and width 384 "
+        f"({Path(teacher['recipe']['student']['model']).name}, {sizes[0]} parameters), "
+        f"fine-tuned on each task for {trained['epochs']:g} epochs (batches of "
+        f"{trained['batch_size']}, learning rate {trained['learning_rate']:g}). Students: its layers "
+        f"`{method['recipe']['student']['keep']}` ({sizes[1]} parameters), {taught['epochs']:g} epochs, batches of "
+        f"{taught['batch_size']}. The papers' models (BERT-base and -large, on GPUs) are out of reach of two CPU "
+        f"cores; their claims are not. {file['selection']} Weights of the papers' grids were scaled where a loss would "
+        "have drowned the others; the tables at the end say what was tried."
+    )
+
+
+def _sources(results: Results) -> str:
+    rows = [_source(study, file.values) for (study, _), file in sorted(results.files.items())]
+    return (
+        "Every number above is computed from these files, each with the recipe, the seeds and the commit of its runs, "
+        "by `make evidence-page`. `limbeck study evidence` (and its variants `evidence/others` and "
+        "`evidence/ablations`) runs them again; `python -m evidence.collect STUDY results/NAME` makes the files.\n\n"
+        "| file | seeds | commits | runs |\n|---|---|---|---:|\n" + "\n".join(rows)
+    )
+
+
+def _source(study: str, values: Mapping[str, Any]) -> str:
+    seeds = ", ".join(map(str, values["seeds"]))
+    commits = ", ".join(f"`{commit[:10]}`" for commit in values["commits"])
+    runs = sum(len(method["runs"]) for method in values["methods"])
+    return f"| `results/{study}/{short(values['task'])}.json` | {seeds} | {commits} | {runs} |"
+
+
+def _markdown(table: Table) -> str:
+    return render(Table("", table.head, table.rows), "markdown").strip()
+
+
+def _inserted(text: str, block: str) -> str:
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"README.md needs the lines {BEGIN} and {END}, between which its table goes.")
+    return f"{before}{BEGIN}\n\n{block}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What ``results/`` holds, as lines that can be compared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from limbeck.stats import Comparison, Summary, holm, summary, t_test
+
+MAIN, OTHERS, ABLATIONS = "evidence", "evidence-others", "evidence-ablations"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method with its chosen setting on one task, in one run for each seed."""
+
+    task: str
+    label: str
+    values: Mapping[str, Any]
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        return list(self.values["runs"])
+
+    @cached_property
+    def scores(self) -> list[float]:
+        """Of the task's main metric, in hundredths."""
+        return [100 * run["score"] for run in self.runs]
+
+    @property
+    def summary(self) -> Summary:
+        return summary(self.scores)
+
+    def printed(self) -> Mapping[str, Any] | None:
+        """What its paper reports, by the same metric."""
+        metric = self.runs[0]["metric"]
+        return next((score for score in self.values["printed"] if score["metric"] == metric), None)
+
+    def mean(self, name: str) -> float | None:
+        """Of a number that every run has."""
+        found = [run[name] for run in self.runs]
+        return None if None in found else sum(found) / len(found)
+
+
+@dataclass(frozen=True)
+class TaskFile:
+    values: Mapping[str, Any]
+
+    @property
+    def task(self) -> str:
+        return str(self.values["task"])
+
+    @cached_property
+    def lines(self) -> dict[str, Line]:
+        """By label, those of which at least one run was finished."""
+        found = [Line(self.task, method["label"], method) for method in self.values["methods"] if method["runs"]]
+        return {line.label: line for line in found}
+
+
+class Results:
+    """Every file of a folder of results, by study and task."""
+
+    def __init__(self, folder: Path) -> None:
+        files = [TaskFile(json.loads(file.read_text(encoding="utf-8"))) for file in sorted(folder.glob("*/*.json"))]
+        self.files = {(file.values["study"], file.task): file for file in files}
+
+    def tasks(self, study: str) -> list[str]:
+        order = ("glue/rte", "glue/mrpc", "glue/cola", "glue/stsb")
+        return [task for task in order if (study, task) in self.files]
+
+    def line(self, study: str, task: str, label: str) -> Line | None:
+        file = self.files.get((study, task))
+        return None if file is None else file.lines.get(label)
+
+    def everywhere(self, task: str, label: str) -> Line | None:
+        """From whichever study has it; those with a search come first."""
+        found = (self.line(study, task, label) for study in (MAIN, OTHERS, ABLATIONS))
+        return next((line for line in found if line is not None), None)
+
+
+def compared(pairs: Iterable[tuple[Line, Line]]) -> list[tuple[Comparison, float]]:
+    """Welch's t-test of each pair, with p after Holm's correction for all of them."""
+    tests = [t_test(ours.scores, theirs.scores) for ours, theirs in pairs]
+    return list(zip(tests, holm([test.p for test in tests]), strict=True))

@@ -1,0 +1,206 @@
+"""The page's tables, each from results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evidence.claims import CLAIMS, LEVEL, Finding, findings_of, verdict
+from evidence.results import ABLATIONS, MAIN, OTHERS, Line, Results, compared
+from limbeck.compare.tables import Cell, Table
+from limbeck.stats import Summary
+
+BASELINES = {"ft": "†", "kd": "‡"}
+MISSING = "missing"
+GROUPS = {
+    "One aligned pair of layers, or three": ("cka, 1 pair", "cka, 3 pairs", "shape, 1 pair", "shape, 3 pairs"),
+    "Structures of FSD: intra-feature (I), local (L), global (G)": (
+        *("fsd", "fsd without G", "fsd without L and G", "fsd without I and G", "fsd without I and L"),
+    ),
+    "The loss between FCD's relations": ("fcd", "fcd, MSE", "fcd, KL"),
+    "How FCD normalises features": ("fcd", "fcd, no norm", "fcd, LayerNorm", "fcd, softmax"),
+    "Which of the teacher's layers FCD takes": ("fcd", "fcd, top layers", "fcd, bottom layers"),
+    "K of ICS": ("ics, K = 1", "ics, K = 2", "ics, K = 3", "ics, K = 5"),
+}
+ALL_TASKS = ("glue/rte", "glue/mrpc", "glue/cola", "glue/stsb")
+ALL_METHODS = ("ft", "kd", "cka", "shape", "fsd", "fcd", "ics", "pkd", "rkd", "minilmv2")
+
+
+def main_table(results: Results) -> Table:
+    """Methods by tasks: ours with marks, and what the paper reports of its own models."""
+    marks = _marks(results)
+    head = ["method"]
+    for task in ALL_TASKS:
+        head += [f"{short(task)} ({_metric(results, task)})", "paper"]
+    rows = [_row("majority class", [_of_teacher(results, task, "majority") for task in ALL_TASKS])]
+    rows.append(_row("teacher", [_of_teacher(results, task, "metrics") for task in ALL_TASKS]))
+    for label in ALL_METHODS:
+        cells = [Cell(label)]
+        for task in ALL_TASKS:
+            line = _found(results, task, label)
+            cells += [_score(line, marks), _printed(line)]
+        rows.append(tuple(cells))
+    return Table("Scores", tuple(head), tuple(rows))
+
+
+def claims_table(results: Results) -> Table:
+    rows = []
+    for claim in CLAIMS:
+        found = findings_of(claim, results)
+        numbers = "; ".join(map(_finding, found))
+        rows.append((Cell(claim.paper), Cell(claim.words), Cell(verdict(found)), Cell(numbers)))
+    return Table("Claims", ("paper", "claim", "here", "difference in points (p)"), tuple(rows))
+
+
+def ablation_tables(results: Results) -> list[Table]:
+    """One for each group; differences are against its first row."""
+    tables = []
+    for task in results.tasks(ABLATIONS):
+        for title, labels in GROUPS.items():
+            lines = [line for label in labels if (line := results.line(ABLATIONS, task, label)) is not None]
+            if len(lines) < 2:
+                continue
+            tests = [None, *compared([(line, lines[0]) for line in lines[1:]])]
+            rows = [
+                (
+                    Cell(line.label),
+                    _score(line, {}),
+                    Cell("" if found is None else f"{found[0].difference:+.1f} ({_p(found[1])})"),
+                    _printed(line),
+                )
+                for line, found in zip(lines, tests, strict=True)
+            ]
+            head = ("method", f"{short(task)} ({_metric(results, task)})", f"against {lines[0].label} (p)", "paper")
+            tables.append(Table(title, head, tuple(rows)))
+    return tables
+
+
+def terms_table(results: Results) -> Table:
+    """What each loss did: the terms at the beginning and the end of training, and the agreement with the teacher."""
+    rows = []
+    for task in results.tasks(MAIN):
+        for line in results.files[MAIN, task].lines.values():
+            terms = [
+                f"{name} {_mean(line, name, 0):.3g} → {_mean(line, name, 1):.3g}"
+                for name in line.runs[0]["terms"]
+                if all(name in run["terms"] for run in line.runs)
+            ]
+            agreement = line.mean("agreement")
+            agrees = "" if agreement is None else f"{100 * agreement:.1f}"
+            rows.append((Cell(short(task)), Cell(line.label), Cell(", ".join(terms)), Cell(agrees)))
+    return Table("Terms", ("task", "method", "terms, first → last", "agreement"), tuple(rows))
+
+
+def times_table(results: Results) -> Table:
+    """Minutes of training of one run, in one thread beside another run."""
+    tasks = results.tasks(MAIN)
+    rows = []
+    for label in ALL_METHODS:
+        lines = [_found(results, task, label) for task in tasks]
+        if any(lines):
+            cells = [Cell(MISSING if line is None else f"{(line.mean('seconds') or 0) / 60:.1f}") for line in lines]
+            rows.append((Cell(label), *cells))
+    teachers = [results.files[MAIN, task].values["teacher"]["seconds"] / 60 for task in tasks]
+    rows.insert(0, (Cell("teacher"), *(Cell(f"{minutes:.1f}") for minutes in teachers)))
+    return Table("Minutes", ("method", *map(short, tasks)), tuple(rows))
+
+
+def settings_table(results: Results) -> Table:
+    """What the search tried on the seed that chose, and what it took."""
+    rows = []
+    for study in (MAIN, OTHERS):
+        for task in results.tasks(study):
+            for line in results.files[study, task].lines.values():
+                tried = [f"{_point(trial['point'])}: {100 * trial['score']:.1f}" for trial in line.values["searched"]]
+                rows.append((Cell(short(task)), Cell(line.label), Cell("; ".join(tried) or "nothing searched")))
+    return Table("Settings", ("task", "method", "settings tried, with their scores"), tuple(rows))
+
+
+def readme_table(results: Results) -> Table:
+    """The first columns of the main table, for a smaller place."""
+    marks = _marks(results)
+    tasks = results.tasks(MAIN)
+    head = ("method", *(f"{short(task)} ({_metric(results, task)})" for task in tasks))
+    rows = [(Cell("teacher"), *(_of_teacher(results, task, "metrics") for task in tasks))]
+    for label in ALL_METHODS:
+        lines = [_found(results, task, label) for task in tasks]
+        if any(lines):
+            rows.append((Cell(label), *(_score(line, marks) for line in lines)))
+    return Table("Methods", head, tuple(rows))
+
+
+def _marks(results: Results) -> dict[tuple[str, str], str]:
+    """Daggers by task and method: Holm over all comparisons of the table."""
+    pairs = []
+    for task in ALL_TASKS:
+        for label in ALL_METHODS:
+            line = _found(results, task, label)
+            for base in BASELINES:
+                other = _found(results, task, base)
+                if line and other and label != base and min(len(line.runs), len(other.runs)) > 1:
+                    pairs.append((line, other))
+    marks: dict[tuple[str, str], str] = {}
+    for (line, other), (test_, p) in zip(pairs, compared(pairs), strict=True):
+        if p < LEVEL:
+            mark = BASELINES[other.label] + ("" if test_.difference > 0 else "↓")
+            marks[line.task, line.label] = marks.get((line.task, line.label), "") + mark
+    return marks
+
+
+def _found(results: Results, task: str, label: str) -> Line | None:
+    return results.line(MAIN, task, label) or results.line(OTHERS, task, label)
+
+
+def _score(line: Line | None, marks: dict[tuple[str, str], str]) -> Cell:
+    if line is None:
+        return Cell(MISSING)
+    missing = f", {line.values['missing']} {MISSING}" if line.values["missing"] else ""
+    return Cell(f"{_spread(line.summary)}{missing}", marks=marks.get((line.task, line.label), ""))
+
+
+def _spread(found: Summary) -> str:
+    return f"{found.mean:.1f}" if found.sd is None else f"{found.mean:.1f} ± {found.sd:.1f}"
+
+
+def _printed(line: Line | None) -> Cell:
+    printed = line.printed() if line else None
+    if printed is None:
+        return Cell("")
+    return Cell(f"{printed['value']:g}" + (f" ± {printed['sd']:g}" if printed.get("sd") is not None else ""))
+
+
+def _of_teacher(results: Results, task: str, kind: str) -> Cell:
+    file = results.files.get((MAIN, task))
+    if file is None:
+        return Cell(MISSING)
+    teacher = file.values["teacher"]
+    return Cell(f"{100 * teacher[kind][teacher['metric']]:.1f}")
+
+
+def _row(name: str, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    return (Cell(name), *(part for cell in cells for part in (cell, Cell(""))))
+
+
+def _metric(results: Results, task: str) -> str:
+    file = results.files.get((MAIN, task)) or results.files.get((ABLATIONS, task))
+    return str(file.values["teacher"]["metric"]) if file else MISSING
+
+
+def _finding(finding: Finding) -> str:
+    beside = f" against {finding.theirs.label}"
+    return f"{short(finding.ours.task)}{beside} {finding.test.difference:+.1f} ({_p(finding.p)})"
+
+
+def _p(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def _mean(line: Line, term: str, place: int) -> float:
+    return sum(run["terms"][term][place] for run in line.runs) / len(line.runs)
+
+
+def _point(point: dict[str, object]) -> str:
+    return ", ".join(f"{name.rpartition('.')[2]} {value:g}" for name, value in point.items())
+
+
+def short(task: str) -> str:
+    return task.rpartition("/")[2]
