@@ -401,7 +401,19 @@ _STATUS: dict[type, int] = {Interrupted: 130, Terminated: 143}  # as shells coun
 
 
 def main() -> None:
-    """Entry point: a mistake of the user's becomes one message and a non-zero exit, without a traceback."""
+    """Entry point; processes that a launcher started end in a way of their own."""
+    try:
+        _answer()
+    except SystemExit as end:
+        if "WORLD_SIZE" in os.environ:
+            from limbeck.together import leave
+
+            leave(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _answer() -> None:
+    """A mistake of the user's becomes one message and a non-zero exit, without a traceback."""
     _set_up_logging()
     if "WORLD_SIZE" in os.environ:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded
@@ -418,11 +430,6 @@ def main() -> None:
         if error.errno not in _NOT_WRITTEN:
             raise
         _fail(error, f"{error.strerror}: {name if error.filename else 'while writing'}. Nothing finished was lost.", 1)
-    finally:
-        if "WORLD_SIZE" in os.environ:
-            from limbeck.together import leave
-
-            leave()
 
 
 def _place() -> int:

@@ -7,7 +7,9 @@ once, and rows that were gathered get back the sum of what all processes found f
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,10 +38,17 @@ def join() -> None:
         PartialState(cpu=not torch.accelerator.is_available(), timeout=_PATIENCE)
 
 
-def leave() -> None:
-    """Part from the other processes, as each one does before it ends: threads that still listen to them abort it."""
+def leave(status: int = 0) -> None:
+    """End a process that has met others, at once, after what was registered for its end.
+
+    A thread of gloo lets go of the last tensors that it sent when it likes. If Python is ending by then, it is killed
+    while it waits for the interpreter, and takes the process with it ("terminate called without an active exception").
+    """
     if launched() > 1:
-        dist.destroy_process_group()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def launched() -> int:

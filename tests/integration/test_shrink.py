@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 from collections import Counter
 
 import numpy as np
@@ -138,6 +139,26 @@ def test_every_form_is_exported_scored_and_counted(shrunk, files, tmp_path):
     assert student.config.num_hidden_layers == summary["student"]["layers"]
     assert models["student"]["parameters"] == sum(weight.numel() for weight in student.parameters())
     assert summary["student"]["parameters"] == models["student"]["parameters"]
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("numbers", "pearson"), ("several labels", "micro_f1")])
+def test_numbers_and_several_labels(kind, metric, base_folder, files, tmp_path, monkeypatch):
+    """The problem is told from the column, all the way to the page and the forms that are served."""
+    monkeypatch.setattr(limbeck.deploy.shrink, "METHODS", ("ft", "fcd"))
+    made = []
+    for file in files:
+        rows = list(csv.DictReader(file.read_text().splitlines()))
+        for number, row in enumerate(rows):
+            words = len(row["text"].split())
+            named = [row["label"]] + ["long"] * (words > 6) + ["odd"] * (number % 2)
+            row["label"] = words / 3 + number % 2 if kind == "numbers" else named
+        made.append(tmp_path / f"{file.stem}.jsonl")
+        made[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = shrink(request(base_folder, made), tmp_path / "out")
+    assert summary["metric"] == metric
+    assert [entry["method"] for entry in summary["methods"]] == ["ft", "fcd"]
+    assert all(np.isfinite(model["score"]["value"]) for model in summary["models"])
+    assert metric in (tmp_path / "out" / "summary.md").read_text()
 
 
 def test_the_page_is_that_of_the_figures(shrunk):
