@@ -144,7 +144,7 @@ def test_every_form_is_exported_scored_and_counted(shrunk, files, tmp_path):
 @pytest.mark.parametrize(("kind", "metric"), [("numbers", "pearson"), ("several labels", "micro_f1")])
 def test_numbers_and_several_labels(kind, metric, base_folder, files, tmp_path, monkeypatch):
     """The problem is told from the column, all the way to the page and the forms that are served."""
-    monkeypatch.setattr(limbeck.deploy.shrink, "METHODS", ("ft", "fcd"))
+    monkeypatch.setattr(limbeck.deploy.shrink, "METHODS", ("ft", "kd"))
     made = []
     for file in files:
         rows = list(csv.DictReader(file.read_text().splitlines()))
@@ -156,7 +156,7 @@ def test_numbers_and_several_labels(kind, metric, base_folder, files, tmp_path, 
         made[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
     summary = shrink(request(base_folder, made), tmp_path / "out")
     assert summary["metric"] == metric
-    assert [entry["method"] for entry in summary["methods"]] == ["ft", "fcd"]
+    assert [entry["method"] for entry in summary["methods"]] == ["ft", "kd"]
     assert all(np.isfinite(model["score"]["value"]) for model in summary["models"])
     assert metric in (tmp_path / "out" / "summary.md").read_text()
 

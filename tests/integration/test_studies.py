@@ -111,10 +111,11 @@ def test_every_engine_comes_to_the_same_numbers(small_study, done_alone, tmp_pat
 @needs_glue
 @pytest.mark.real
 @pytest.mark.chaos
-def test_a_study_killed_ten_times_finishes_as_if_it_had_not_been(small_study, done_alone, tmp_path):
+@pytest.mark.parametrize("kills", [3, pytest.param(KILLS, marks=pytest.mark.slow)])
+def test_a_study_killed_again_and_again_finishes_as_if_it_had_not_been(kills, small_study, done_alone, tmp_path):
     folder, draw = tmp_path / "study", random.Random(0)
     snapshots = {}
-    for _ in range(KILLS):
+    for _ in range(kills):
         kill_after(start(small_study, folder, "--workers", "2"), draw.uniform(1, 10))
         remember(folder, snapshots)
     process = start(small_study, folder)

@@ -15,6 +15,7 @@ from limbeck.deploy.bench import bench
 from limbeck.deploy.budget import Budget
 from limbeck.deploy.export import export
 from limbeck.deploy.served import FORMS, open_served
+from limbeck.deploy.shrink_plan import silence
 from limbeck.deploy.shrink_scores import TEACHER, Judge
 from limbeck.errors import LimbeckError, MissingExtra
 from limbeck.inference import logits_in_order
@@ -44,7 +45,8 @@ def export_forms(
     for name, source, form, folder in wanted:
         shutil.rmtree(output / folder, ignore_errors=True)  # what an interrupted call left may be of another student
         try:
-            export(source, form, output / folder, task=task, max_drop=max(_MAX_DROP, _MAX_ROWS / rows))
+            with silence():
+                export(source, form, output / folder, task=task, max_drop=max(_MAX_DROP, _MAX_ROWS / rows))
         except MissingExtra as error:
             return found, {"ONNX": str(error)}
         except LimbeckError as error:  # it would answer otherwise, or the family has no such form
@@ -112,7 +114,8 @@ def _latency(model: Mapping[str, Any]) -> float:
 def _predictions(path: Path, task: Task, run: Path) -> np.ndarray:
     """What an exported model says to the validation rows, read as the run read them."""
     served = open_served(path, task=task)
-    encoded = task.encode("validation", served.tokenizer, (own_task(run) or {})["max_length"])
+    with silence():
+        encoded = task.encode("validation", served.tokenizer, (own_task(run) or {})["max_length"])
     collate = Collator(served.tokenizer, problem=task.problem)
     logits = logits_in_order(served.logits, encoded, collate, _BATCH_SIZES[-1], f"evaluate {path.name}")
     return np.asarray(task.predictions(logits))

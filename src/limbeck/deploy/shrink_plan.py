@@ -99,7 +99,8 @@ class Home:
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
+    """What is read again, or tried out, says nothing: the first to read it did, and errors are raised."""
     logger = logging.getLogger("limbeck")
     before, logger.disabled = logger.disabled, True
     try:
@@ -116,7 +117,7 @@ def epochs_in(seconds: float, of_one: float) -> float:
 
 def epoch_seconds(recipe: Recipe) -> float:
     """How long a pass over the training data takes, from a few steps on short, medium and long texts."""
-    with _silence():  # the run itself will say what it reads
+    with silence():
         parts = assemble(recipe)
         data = load_data(recipe, parts)
     batches = data.batches("train")
