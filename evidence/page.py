@@ -36,6 +36,8 @@ def main() -> None:
 def write(root: Path) -> None:
     """Everything under ``root`` that shows results, from its results alone."""
     results = Results(root / "results")
+    if not results.tasks(MAIN):
+        raise SystemExit(f"results/{MAIN} is empty. Run 'limbeck study evidence' and keep it with evidence.collect.")
     docs = root / "docs"
     pictures = draw(results, docs / PICTURES)
     for old in set((docs / PICTURES).iterdir()) - {file for _, file in pictures}:

@@ -221,6 +221,11 @@ def test_every_committed_file_names_its_commits_recipes_and_seeds():
             assert {run["seed"] for run in method["runs"]} <= set(values["seeds"])
 
 
+def test_without_results_there_is_no_page(tmp_path):
+    with pytest.raises(SystemExit, match="is empty"):
+        page.write(tmp_path)
+
+
 def test_every_claim_has_a_row(tmp_path):
     put(tmp_path, MAIN, "glue/rte", {"ft": LOW, "kd": SAME, "cka": HIGH})
     rows = claims_table(Results(tmp_path)).rows
