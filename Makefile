@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# one process for each core, with one thread; each file of tests in one of them, files with long tests first
+# one process for each core, with one thread; each file of tests in one of them, in the order of their names: unit tests, the short ones, come last
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all evidence-page lint clean

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evidence.results import ABLATIONS, MAIN, OTHERS, Line, Results, compared
+from evidence.results import ABLATIONS, TASKS, Line, Results, compared, testable
 from limbeck.stats import Comparison
 
 LEVEL = 0.05
@@ -85,14 +85,10 @@ def verdict(findings: Sequence[Finding]) -> Verdict:
 
 
 def _pairs(results: Results, ours: str, theirs: str) -> list[tuple[Line, Line]]:
-    """Both of the same study where there is one, so that a fixed setting meets a fixed one."""
-    tasks = dict.fromkeys(task for study in (MAIN, OTHERS, ABLATIONS) for task in results.tasks(study))
+    """A chosen setting meets a chosen one, a fixed one a fixed one."""
     found = []
-    for task in tasks:
-        together = [(results.line(study, task, ours), results.line(study, task, theirs)) for study in (MAIN, ABLATIONS)]
-        apart = (results.everywhere(task, ours), results.everywhere(task, theirs))
-        for a, b in (*together, apart):
-            if a is not None and b is not None and min(len(a.runs), len(b.runs)) > 1:
-                found.append((a, b))
-                break
-    return found
+    for task in TASKS:
+        chosen = results.searched(task, ours), results.searched(task, theirs)
+        fixed = results.line(ABLATIONS, task, ours), results.line(ABLATIONS, task, theirs)
+        found += [pair for pair in (chosen, fixed) if testable(*pair)][:1]
+    return found  # type: ignore[return-value]

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from limbeck.analysis.record import read_record
 from limbeck.compare.entries import STUDY_RESULTS
+from limbeck.compare.finished import read_mapping
 from limbeck.files import write_text
 from limbeck.recipe_files import shipped_recipes
+from limbeck.study.description import short
 
 # the shipped recipe whose printed scores a method is shown beside
 _BESIDE = {
@@ -49,10 +49,10 @@ def main() -> None:
     parser.add_argument("study", type=Path, help="the folder of a study, whose results.json says what is finished")
     parser.add_argument("output", type=Path, help="where to write TASK.json")
     words = parser.parse_args()
-    results = _json(words.study / STUDY_RESULTS)
-    asked = yaml.safe_load((words.study / "study.yaml").read_text(encoding="utf-8"))
+    results = read_mapping(words.study / STUDY_RESULTS)
+    asked = read_mapping(words.study / "study.yaml")
     for task in asked["tasks"]:
-        file = words.output / f"{task.rpartition('/')[2]}.json"
+        file = words.output / f"{short(task)}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         found = {"study": words.output.name} | _task(words.study, results, asked, task)
         write_text(file, json.dumps(found, indent=1) + "\n")
@@ -69,14 +69,14 @@ def _task(study: Path, results: Mapping[str, Any], asked: Mapping[str, Any], tas
         for entry in entries
     ]
     runs = [teacher, *(run for method in methods for run in method["runs"])]
-    environments = [_json(study / entry["runs"][0] / "environment.json") for entry in entries if entry["runs"]]
+    environment = read_mapping(study / results["teachers"][task] / "environment.json")
     return {
         "task": task,
         "commits": sorted({run["commit"] for run in runs}),
         "seeds": asked["seeds"],
         "select_seeds": asked.get("select_seeds", asked["seeds"]),
         "selection": results["selection"],
-        "environment": {key: value for key, value in environments[0].items() if key != "commit"},
+        "environment": {key: value for key, value in environment.items() if key != "commit"},
         "teacher": teacher | {"recipe": _recipe(study, [results["teachers"][task]])},
         "methods": methods,
     }
@@ -84,7 +84,7 @@ def _task(study: Path, results: Mapping[str, Any], asked: Mapping[str, Any], tas
 
 def _printed(label: str, task: str) -> list[dict[str, Any]]:
     """What a paper reports of this method on this task, with its own models."""
-    name = _BESIDE.get(label, "").format(task=task.rpartition("/")[2])
+    name = _BESIDE.get(label, "").format(task=short(task))
     recipe = shipped_recipes().get(name)
     return recipe.values.get("reported") or [] if recipe else []
 
@@ -93,16 +93,16 @@ def _recipe(study: Path, runs: list[str]) -> dict[str, Any] | None:
     """What all of these runs share; their seeds stand beside it."""
     if not runs:
         return None
-    recipe = yaml.safe_load((study / runs[0] / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe = read_mapping(study / runs[0] / "recipe.yaml")
     return {key: value for key, value in recipe.items() if key != "seed"}
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    metrics = _json(folder / "metrics.json")
+    metrics = read_mapping(folder / "metrics.json")
     history = [json.loads(line) for line in (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()]
     found = {key: metrics[key] for key in ("seed", "metric", "score", "metrics", "majority", "parameters", "steps")}
     found |= {
-        "commit": _json(folder / "environment.json")["commit"],
+        "commit": read_mapping(folder / "environment.json")["commit"],
         "seconds": metrics["train_seconds"],
         "examples": metrics["examples"],
         "agreement": metrics.get("teacher", {}).get("agreement"),
@@ -117,11 +117,6 @@ def _first_and_last(history: list[dict[str, Any]]) -> dict[str, list[float]]:
     logged = [entry for entry in history if "loss" in entry]
     names = [name for name in logged[0] if name.startswith("term/")] if logged else []
     return {name.removeprefix("term/"): [logged[0][name], logged[-1][name]] for name in names}
-
-
-def _json(file: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return values
 
 
 if __name__ == "__main__":

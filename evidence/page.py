@@ -15,12 +15,12 @@ from evidence.tables import (
     main_table,
     readme_table,
     settings_table,
-    short,
     terms_table,
     times_table,
 )
 from limbeck.compare.tables import Table, render
 from limbeck.files import write_text
+from limbeck.study.description import short
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- evidence: make evidence-page -->", "<!-- end of evidence -->"
@@ -93,8 +93,9 @@ def page(results: Results, images: str, findings: str) -> str:
 
 
 def _what_was_done(results: Results) -> str:
-    file = results.files[MAIN, results.tasks(MAIN)[0]].values
-    teacher, method = file["teacher"], file["methods"][0]
+    first = results.files[MAIN, results.tasks(MAIN)[0]]
+    file, method = first.values, next(iter(first.lines.values())).values
+    teacher = file["teacher"]
     trained, taught = teacher["recipe"]["train"], method["recipe"]["train"]
     sizes = [f"{number / 1e6:.1f} M" for number in (teacher["parameters"], method["runs"][0]["parameters"])]
     return (

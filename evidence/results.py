@@ -12,6 +12,7 @@ from typing import Any
 from limbeck.stats import Comparison, Summary, holm, summary, t_test
 
 MAIN, OTHERS, ABLATIONS = "evidence", "evidence-others", "evidence-ablations"
+TASKS = ("glue/rte", "glue/mrpc", "glue/cola", "glue/stsb")
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,19 @@ class Results:
         self.files = {(file.values["study"], file.task): file for file in files}
 
     def tasks(self, study: str) -> list[str]:
-        order = ("glue/rte", "glue/mrpc", "glue/cola", "glue/stsb")
-        return [task for task in order if (study, task) in self.files]
+        return [task for task in TASKS if (study, task) in self.files]
 
     def line(self, study: str, task: str, label: str) -> Line | None:
         file = self.files.get((study, task))
         return None if file is None else file.lines.get(label)
 
-    def everywhere(self, task: str, label: str) -> Line | None:
-        """From whichever study has it; those with a search come first."""
-        found = (self.line(study, task, label) for study in (MAIN, OTHERS, ABLATIONS))
-        return next((line for line in found if line is not None), None)
+    def searched(self, task: str, label: str) -> Line | None:
+        """From the studies that choose each method's setting; those of the ablations are fixed."""
+        return self.line(MAIN, task, label) or self.line(OTHERS, task, label)
+
+
+def testable(ours: Line | None, theirs: Line | None) -> bool:
+    return ours is not None and theirs is not None and min(len(ours.runs), len(theirs.runs)) > 1
 
 
 def compared(pairs: Iterable[tuple[Line, Line]]) -> list[tuple[Comparison, float]]:

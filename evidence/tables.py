@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from evidence.claims import CLAIMS, LEVEL, Finding, findings_of, verdict
-from evidence.results import ABLATIONS, MAIN, OTHERS, Line, Results, compared
+from evidence.results import ABLATIONS, MAIN, OTHERS, TASKS, Line, Results, compared, testable
 from limbeck.compare.tables import Cell, Table
 from limbeck.stats import Summary
+from limbeck.study.description import short
 
 BASELINES = {"ft": "†", "kd": "‡"}
 MISSING = "missing"
 GROUPS = {
-    "One aligned pair of layers, or three": ("cka, 1 pair", "cka, 3 pairs", "shape, 1 pair", "shape, 3 pairs"),
+    "One aligned pair of layers, or three (CKA)": ("cka, 1 pair", "cka, 3 pairs"),
+    "One aligned pair of layers, or three (Shape)": ("shape, 1 pair", "shape, 3 pairs"),
     "Structures of FSD: intra-feature (I), local (L), global (G)": (
         *("fsd", "fsd without G", "fsd without L and G", "fsd without I and G", "fsd without I and L"),
     ),
@@ -21,7 +24,6 @@ GROUPS = {
     "Which of the teacher's layers FCD takes": ("fcd", "fcd, top layers", "fcd, bottom layers"),
     "K of ICS": ("ics, K = 1", "ics, K = 2", "ics, K = 3", "ics, K = 5"),
 }
-ALL_TASKS = ("glue/rte", "glue/mrpc", "glue/cola", "glue/stsb")
 ALL_METHODS = ("ft", "kd", "cka", "shape", "fsd", "fcd", "ics", "pkd", "rkd", "minilmv2")
 
 
@@ -29,14 +31,14 @@ def main_table(results: Results) -> Table:
     """Methods by tasks: ours with marks, and what the paper reports of its own models."""
     marks = _marks(results)
     head = ["method"]
-    for task in ALL_TASKS:
+    for task in TASKS:
         head += [f"{short(task)} ({_metric(results, task)})", "paper"]
-    rows = [_row("majority class", [_of_teacher(results, task, "majority") for task in ALL_TASKS])]
-    rows.append(_row("teacher", [_of_teacher(results, task, "metrics") for task in ALL_TASKS]))
+    rows = [_row("majority class", [_of_teacher(results, task, "majority") for task in TASKS])]
+    rows.append(_row("teacher", [_of_teacher(results, task, "metrics") for task in TASKS]))
     for label in ALL_METHODS:
         cells = [Cell(label)]
-        for task in ALL_TASKS:
-            line = _found(results, task, label)
+        for task in TASKS:
+            line = results.searched(task, label)
             cells += [_score(line, marks), _printed(line)]
         rows.append(tuple(cells))
     return Table("Scores", tuple(head), tuple(rows))
@@ -56,7 +58,8 @@ def ablation_tables(results: Results) -> list[Table]:
     tables = []
     for task in results.tasks(ABLATIONS):
         for title, labels in GROUPS.items():
-            lines = [line for label in labels if (line := results.line(ABLATIONS, task, label)) is not None]
+            known = (results.line(ABLATIONS, task, label) for label in labels)
+            lines = [line for line in known if line is not None and testable(line, line)]
             if len(lines) < 2:
                 continue
             tests = [None, *compared([(line, lines[0]) for line in lines[1:]])]
@@ -95,7 +98,7 @@ def times_table(results: Results) -> Table:
     tasks = results.tasks(MAIN)
     rows = []
     for label in ALL_METHODS:
-        lines = [_found(results, task, label) for task in tasks]
+        lines = [results.searched(task, label) for task in tasks]
         if any(lines):
             cells = [Cell(MISSING if line is None else f"{(line.mean('seconds') or 0) / 60:.1f}") for line in lines]
             rows.append((Cell(label), *cells))
@@ -110,7 +113,7 @@ def settings_table(results: Results) -> Table:
     for study in (MAIN, OTHERS):
         for task in results.tasks(study):
             for line in results.files[study, task].lines.values():
-                tried = [f"{_point(trial['point'])}: {100 * trial['score']:.1f}" for trial in line.values["searched"]]
+                tried = [_trial(**trial) for trial in line.values["searched"]]
                 rows.append((Cell(short(task)), Cell(line.label), Cell("; ".join(tried) or "nothing searched")))
     return Table("Settings", ("task", "method", "settings tried, with their scores"), tuple(rows))
 
@@ -122,7 +125,7 @@ def readme_table(results: Results) -> Table:
     head = ("method", *(f"{short(task)} ({_metric(results, task)})" for task in tasks))
     rows = [(Cell("teacher"), *(_of_teacher(results, task, "metrics") for task in tasks))]
     for label in ALL_METHODS:
-        lines = [_found(results, task, label) for task in tasks]
+        lines = [results.searched(task, label) for task in tasks]
         if any(lines):
             rows.append((Cell(label), *(_score(line, marks) for line in lines)))
     return Table("Methods", head, tuple(rows))
@@ -131,12 +134,12 @@ def readme_table(results: Results) -> Table:
 def _marks(results: Results) -> dict[tuple[str, str], str]:
     """Daggers by task and method: Holm over all comparisons of the table."""
     pairs = []
-    for task in ALL_TASKS:
+    for task in TASKS:
         for label in ALL_METHODS:
-            line = _found(results, task, label)
+            line = results.searched(task, label)
             for base in BASELINES:
-                other = _found(results, task, base)
-                if line and other and label != base and min(len(line.runs), len(other.runs)) > 1:
+                other = results.searched(task, base)
+                if line and other and label != base and testable(line, other):
                     pairs.append((line, other))
     marks: dict[tuple[str, str], str] = {}
     for (line, other), (test_, p) in zip(pairs, compared(pairs), strict=True):
@@ -144,10 +147,6 @@ def _marks(results: Results) -> dict[tuple[str, str], str]:
             mark = BASELINES[other.label] + ("" if test_.difference > 0 else "↓")
             marks[line.task, line.label] = marks.get((line.task, line.label), "") + mark
     return marks
-
-
-def _found(results: Results, task: str, label: str) -> Line | None:
-    return results.line(MAIN, task, label) or results.line(OTHERS, task, label)
 
 
 def _score(line: Line | None, marks: dict[tuple[str, str], str]) -> Cell:
@@ -198,9 +197,6 @@ def _mean(line: Line, term: str, place: int) -> float:
     return sum(run["terms"][term][place] for run in line.runs) / len(line.runs)
 
 
-def _point(point: dict[str, object]) -> str:
-    return ", ".join(f"{name.rpartition('.')[2]} {value:g}" for name, value in point.items())
-
-
-def short(task: str) -> str:
-    return task.rpartition("/")[2]
+def _trial(point: Mapping[str, Any], score: float | None) -> str:
+    named = ", ".join(f"{name.rpartition('.')[2]} {value:g}" for name, value in point.items())
+    return f"{named}: {'failed' if score is None else f'{100 * score:.1f}'}"

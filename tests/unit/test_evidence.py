@@ -13,7 +13,7 @@ import yaml
 from evidence import collect, page
 from evidence.claims import CLAIMS, Claim, findings_of, verdict
 from evidence.results import ABLATIONS, MAIN, OTHERS, Results
-from evidence.tables import GROUPS, ablation_tables, claims_table, main_table, readme_table
+from evidence.tables import GROUPS, ablation_tables, claims_table, main_table, readme_table, settings_table
 
 ROOT = Path(__file__).parents[2]
 HIGH, LOW, SAME = [0.80, 0.81, 0.79, 0.80], [0.60, 0.61, 0.59, 0.60], [0.60, 0.62, 0.58, 0.61]
@@ -88,7 +88,10 @@ def test_the_p_of_a_claim_is_corrected_for_all_of_its_tests(tmp_path):
 def test_one_seed_tests_nothing(tmp_path):
     put(tmp_path, MAIN, "glue/rte", {"ft": LOW, "cka": [0.9]})
     assert judged(tmp_path, "cka", "ft") == "not tested"
-    assert "0.9" not in main_table(Results(tmp_path)).rows[4][1].marks
+    rows = {row[0].text: row for row in main_table(Results(tmp_path)).rows}
+    assert rows["cka"][1].text == "90.0, 3 missing" and rows["cka"][1].marks == ""
+    put(tmp_path, ABLATIONS, "glue/rte", {"fcd": LOW, "fcd, KL": [0.9]})
+    assert ablation_tables(Results(tmp_path)) == []
 
 
 def test_methods_of_one_study_are_compared_with_each_other(tmp_path):
@@ -120,6 +123,16 @@ def test_ablations_are_against_the_first_of_their_group(tmp_path):
     put(tmp_path, ABLATIONS, "glue/rte", {"fcd": LOW, "fcd, KL": HIGH, "fcd, MSE": SAME, "ics, K = 1": LOW})
     (table,) = ablation_tables(Results(tmp_path))
     assert [row[2].text.split()[0] if row[2].text else "" for row in table.rows] == ["", "+0.2", "+20.0"]
+
+
+def test_settings_that_failed_are_named(tmp_path):
+    put(tmp_path, MAIN, "glue/rte", {"kd": LOW})
+    file = tmp_path / MAIN / "rte.json"
+    values = json.loads(file.read_text())
+    values["methods"][0]["searched"].append({"point": {"train.learning_rate": 3e-4}, "score": None})
+    file.write_text(json.dumps(values))
+    (row,) = settings_table(Results(tmp_path)).rows
+    assert row[2].text == "alpha 0.2: 50.0; learning_rate 0.0003: failed"
 
 
 def test_claims_and_groups_name_methods_of_the_study():
