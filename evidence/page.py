@@ -39,6 +39,7 @@ def write(root: Path) -> None:
     if not results.tasks(MAIN):
         raise SystemExit(f"results/{MAIN} is empty. Run 'limbeck study evidence' and keep it with evidence.collect.")
     docs = root / "docs"
+    (docs / PICTURES).mkdir(exist_ok=True)
     pictures = draw(results, docs / PICTURES)
     for old in set((docs / PICTURES).iterdir()) - {file for _, file in pictures}:
         old.unlink()

@@ -180,7 +180,7 @@ def test_what_a_study_found_is_kept_with_commit_recipe_and_seeds(tmp_path, monke
 def project(home):
     (home / "evidence").mkdir(parents=True)
     (home / "evidence" / "findings.md").write_text("Nothing yet.\n")
-    (home / "docs" / "evidence").mkdir(parents=True)
+    (home / "docs").mkdir(parents=True)
     (home / "README.md").write_text(f"a\n{page.BEGIN}\nold\n{page.END}\nb\n")
     put(home / "results", MAIN, "glue/rte", {"ft": LOW, "kd": SAME, "cka": HIGH})
 
@@ -191,7 +191,6 @@ def files_of(folder):
 
 def test_the_page_is_the_same_every_time(tmp_path):
     project(tmp_path)
-    (tmp_path / "docs" / "evidence" / "gone.svg").write_text("of a task that is not there any more")
     page.write(tmp_path)
     first = files_of(tmp_path)
     assert sorted(map(str, first)) == [
@@ -200,6 +199,7 @@ def test_the_page_is_the_same_every_time(tmp_path):
     ]
     text = first[Path("README.md")].decode()
     assert text.startswith("a\n") and text.endswith("b\n") and "old" not in text and "80.0 ± 0.8" in text
+    (tmp_path / "docs" / "evidence" / "gone.svg").write_text("of a task that is not there any more")
     page.write(tmp_path)
     assert files_of(tmp_path) == first
     put(tmp_path / "results", MAIN, "glue/rte", {"ft": LOW, "kd": SAME, "cka": LOW})
