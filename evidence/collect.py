@@ -1,7 +1,8 @@
 """Keep what a finished study found as small files: ``python -m evidence.collect studies/evidence results/evidence``.
 
 One file for each task, with everything that a page about it needs: settings, seeds, commits, scores, times, how the
-terms of the loss went, and what ``limbeck analyze`` measured where it was called. No weights and no predictions.
+terms of the loss went, and what ``limbeck analyze`` and ``evidence.dev_terms`` measured where they were called. No
+weights and no predictions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evidence.dev_terms import FILE as DEV_TERMS
 from limbeck.analysis.record import read_record
 from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.compare.finished import read_mapping
@@ -61,10 +63,11 @@ def main() -> None:
 
 def _task(study: Path, results: Mapping[str, Any], asked: Mapping[str, Any], task: str) -> dict[str, Any]:
     entries = [entry for entry in results["entries"] if entry["task"] == task]
+    measured = read_mapping(study / DEV_TERMS).get(task, {}) if (study / DEV_TERMS).is_file() else {}
     teacher = _run(study / results["teachers"][task])
     methods = [
         {key: entry[key] for key in ("label", "chosen", "searched", "missing", "why")}
-        | {"printed": _printed(entry["label"], task)}
+        | {"printed": _printed(entry["label"], task), "dev": measured.get(entry["label"])}
         | {"recipe": _recipe(study, entry["runs"]), "runs": [_run(study / run) for run in entry["runs"]]}
         for entry in entries
     ]

@@ -12,6 +12,7 @@ from evidence.results import MAIN, Results
 from evidence.tables import (
     ablation_tables,
     claims_table,
+    dev_table,
     main_table,
     readme_table,
     settings_table,
@@ -81,6 +82,10 @@ def page(results: Results, images: str, findings: str) -> str:
         "The terms of each loss without their weights, at the first and the last steps that were logged (means over "
         "seeds), and how often the student answers as its teacher, in percent (of regression: the correlation).",
         _markdown(terms_table(results)),
+        "The same terms on validation data, for the student before training, those of `ft` and `kd`, and the method's "
+        "own (first reported seed). *pull*: the norm of the gradient of the term with its weight, on the student "
+        "before training. What a method prepares from the training data (FSD's memory) is left out.",
+        _markdown(dev_table(results)),
         "## Settings",
         _markdown(settings_table(results)),
         "## Time",

@@ -93,6 +93,23 @@ def terms_table(results: Results) -> Table:
     return Table("Terms", ("task", "method", "terms, first → last", "agreement"), tuple(rows))
 
 
+def dev_table(results: Results) -> Table:
+    """What is left of each term on other texts than those of training, and how hard it pulls."""
+    rows = []
+    for task in results.tasks(MAIN):
+        for line in results.files[MAIN, task].lines.values():
+            measured = line.values["dev"] or {"pulls": {}}
+            for term, pull in measured["pulls"].items():
+                of = {name: terms[term] for name, terms in measured["terms"].items()}
+                cells = [Cell(f"{of[name]:.3g}") for name in ("before", *BASELINES, line.label)]
+                rows.append((Cell(short(task)), Cell(line.label), Cell(term), *cells, Cell(f"{pull:.2g}")))
+    return Table(
+        "Terms on validation data",
+        ("task", "loss of", "term", "before", *BASELINES, "its own student", "pull"),
+        tuple(rows),
+    )
+
+
 def times_table(results: Results) -> Table:
     """Minutes of training of one run, in one thread beside another run."""
     tasks = results.tasks(MAIN)

@@ -11,6 +11,7 @@ from tiny import read_json
 from tiny_runs import RUNS, recipe_of
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
+from evidence import dev_terms
 from limbeck.analysis import cost, opened
 from limbeck.analysis.analyze import Settings, analyze
 from limbeck.analysis.geometry import RELATIONS, IntraClassSimilarity, LayerCKA, RelationDifference, heat_map
@@ -211,3 +212,25 @@ def test_checkpoints(run):
 def test_a_memory_larger_than_the_sample_of_the_training_data(run, monkeypatch):
     monkeypatch.setattr(opened, "_TRAINING_EXAMPLES", 3)  # of 4 centroids
     assert analyze([run("fsd")])[0].values["cost"]["training"] > 0
+
+
+def test_terms_on_validation_data_and_how_hard_they_pull(run, tmp_path):
+    """The task's loss in plain transformers: before training, after it, and its gradient with its weight."""
+    kd, fsd = (open_run(run(name), 1000) for name in ("kd", "fsd"))
+    found = dev_terms.measure(kd, {"kd": kd, "fsd": fsd}, tmp_path)
+    models = {"before": kd.before, "kd": kd.after, "fsd": fsd.after}
+    inputs = ("input_ids", "attention_mask", "labels")
+    batches = [{name: batch[name] for name in inputs} for batch in kd.batches()]
+    for name, model in models.items():
+        losses = [model(**batch).loss.item() for batch in batches]
+        assert found["terms"][name]["task"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert len({values["kd"] for values in found["terms"].values()}) == 3
+    pulls = []
+    for batch in batches[: dev_terms._PULLS]:
+        kd.before.zero_grad()
+        (kd.parts.distiller.objective.weights["task"] * kd.before(**batch).loss).backward()
+        norms = [weight.grad.double().norm() for weight in kd.before.parameters() if weight.grad is not None]
+        pulls.append(torch.stack(norms).norm().item())
+    assert found["pulls"]["task"] == pytest.approx(np.mean(pulls), rel=1e-5)
+    # FSD's memory was prepared from the training data, and is not kept
+    assert set(dev_terms.measure(fsd, {}, tmp_path)["pulls"]) == {"task", "kd", "intra", "local"}

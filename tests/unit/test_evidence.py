@@ -13,7 +13,7 @@ import yaml
 from evidence import collect, page
 from evidence.claims import CLAIMS, Claim, findings_of, verdict
 from evidence.results import ABLATIONS, MAIN, OTHERS, Results
-from evidence.tables import GROUPS, ablation_tables, claims_table, main_table, readme_table, settings_table
+from evidence.tables import GROUPS, ablation_tables, claims_table, dev_table, main_table, readme_table, settings_table
 
 ROOT = Path(__file__).parents[2]
 HIGH, LOW, SAME = [0.80, 0.81, 0.79, 0.80], [0.60, 0.61, 0.59, 0.60], [0.60, 0.62, 0.58, 0.61]
@@ -36,6 +36,12 @@ def run_of(seed, score, **more):
     } | more
 
 
+def dev_of(label):
+    """A loss that falls from 0.8, for the method's own student to 0.1."""
+    falls = {"before": 0.8, "ft": 0.7, "kd": 0.6} | {label: 0.1}
+    return {"terms": {name: {"task": value} for name, value in falls.items()}, "pulls": {"task": 0.25}}
+
+
 def put(folder, study, task, scores, printed=()):
     recipe = {"student": {"from": "teacher", "keep": "first:3"}, "train": {"epochs": 3, "batch_size": 32}}
     teacher = {"student": {"model": "models/enc"}, "train": {"epochs": 3, "batch_size": 32, "learning_rate": 1e-4}}
@@ -47,6 +53,7 @@ def put(folder, study, task, scores, printed=()):
             "missing": 4 - len(values),
             "why": "",
             "printed": list(printed),
+            "dev": dev_of(label) if "ft" in scores and "kd" in scores else None,
             "recipe": recipe,
             "runs": [run_of(seed, score) for seed, score in enumerate(values, 1)],
         }
@@ -244,3 +251,11 @@ def test_every_claim_has_a_row(tmp_path):
     rows = claims_table(Results(tmp_path)).rows
     assert [row[1].text for row in rows] == [claim.words for claim in CLAIMS]
     assert rows[0][2].text == "yes" and "+20.0" in rows[0][3].text
+
+
+def test_the_terms_on_validation_data_are_shown_where_they_were_measured(tmp_path):
+    put(tmp_path, MAIN, "glue/rte", {"ft": LOW, "kd": SAME, "cka": HIGH})
+    put(tmp_path, MAIN, "glue/mrpc", {"ft": LOW, "cka": HIGH})
+    rows = [[cell.text for cell in row] for row in dev_table(Results(tmp_path)).rows]
+    assert rows[-1] == ["rte", "cka", "task", "0.8", "0.7", "0.6", "0.1", "0.25"]
+    assert len(rows) == 3

@@ -1,0 +1,101 @@
+"""Measure every loss on validation data while the students are still there: ``python -m evidence.dev_terms STUDY``.
+
+A method that hurts may do so although its loss falls (the method is at fault), or because it does not fall, does not
+carry over to other texts, or is drowned by other terms (the code or the weights are at fault). The answers, for the
+first reported seed of each method, go into ``STUDY/dev_terms.json``, which ``evidence.collect`` keeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from limbeck.analysis.opened import Opened, open_run
+from limbeck.compare.entries import STUDY_RESULTS
+from limbeck.compare.finished import read_mapping
+from limbeck.distiller import Distiller
+from limbeck.files import write_text
+from limbeck.objective import Objective, Term
+
+FILE = "dev_terms.json"
+BESIDE = ("ft", "kd")  # what students of other methods make of a loss that they did not train on
+_EXAMPLES = 1000
+_PULLS = 4  # batches whose gradients are compared
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("study", type=Path, help="the folder of a finished study, with its students")
+    study = parser.parse_args().study
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for task, runs in _first_runs(study).items():
+        opened = {label: open_run(run, _EXAMPLES) for label, run in runs.items()}
+        beside = {label: opened[label] for label in BESIDE if label in opened}
+        for label, run in opened.items():
+            found[task][label] = measure(run, {**beside, label: run}, study)
+            print(task, label, found[task][label])
+    write_text(study / FILE, json.dumps(found, indent=1) + "\n")
+
+
+def measure(opened: Opened, students: dict[str, Opened], folder: Path) -> dict[str, Any]:
+    """The terms of a method's loss for its student before training, and for trained ones; and how hard each pulls."""
+    objective = _without_preparation(opened.parts.distiller.objective).to(opened.device)
+    teacher = opened.teacher("validation", objective.needs().teacher, folder) if opened.parts.teacher else None
+    models = {"before": opened.before} | {label: run.after for label, run in students.items()}
+    with torch.no_grad():
+        terms = {name: _terms(Distiller(model, objective, teacher), opened) for name, model in models.items()}
+    return {"terms": terms, "pulls": _pulls(Distiller(opened.before, objective, teacher), opened)}
+
+
+def _first_runs(study: Path) -> dict[str, dict[str, Path]]:
+    """By task and label: the run of the first reported seed."""
+    runs: dict[str, dict[str, Path]] = defaultdict(dict)
+    for entry in read_mapping(study / STUDY_RESULTS)["entries"]:
+        if entry["runs"]:
+            runs[entry["task"]][entry["label"]] = study / entry["runs"][0]
+    return runs
+
+
+def _without_preparation(objective: Objective) -> Objective:
+    """What a term learned of the training data before training is not kept in a run."""
+    kept: dict[str, tuple[float, Term]] = {
+        name: (weight, term)
+        for (name, weight), term in zip(objective.weights.items(), objective, strict=True)
+        if not term.passes
+    }
+    return Objective(**kept)
+
+
+def _terms(distiller: Distiller, opened: Opened) -> dict[str, float]:
+    values: dict[str, list[float]] = defaultdict(list)
+    for batch in opened.batches():
+        for name, value in distiller(**batch)["terms"].items():
+            values[name].append(float(value))
+    return {name: fmean(found) for name, found in values.items()}
+
+
+def _pulls(distiller: Distiller, opened: Opened) -> dict[str, float]:
+    """The norm of the gradient of each term with its weight, on the student before training."""
+    parameters = [weight for weight in distiller.student.parameters() if weight.requires_grad]
+    pulls: dict[str, list[float]] = defaultdict(list)
+    for _, batch in zip(range(_PULLS), opened.batches(), strict=False):
+        for name, value in distiller(**batch)["terms"].items():
+            weighted = distiller.objective.weights[name] * value
+            found = torch.autograd.grad(weighted, parameters, retain_graph=True, allow_unused=True)
+            pulls[name].append(_norm([part for part in found if part is not None]))
+    return {name: fmean(found) for name, found in pulls.items()}
+
+
+def _norm(parts: list[Tensor]) -> float:
+    return float(torch.stack([part.norm() for part in parts]).norm())
+
+
+if __name__ == "__main__":
+    main()
