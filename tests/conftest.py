@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,9 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: no test may wait for a network
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from tiny import VOCAB, WORDS, sentences, tiny_model, write_csv
 from transformers import AutoTokenizer
