@@ -44,6 +44,14 @@ def test_lines_tell_the_outcome_and_the_time_left(tmp_path, clock):
     ]
 
 
+def test_more_runs_than_were_expected_are_counted_too(tmp_path, clock):
+    said = io.StringIO()
+    lines = watch._Lines(1, Console(file=said, width=200))
+    for name in ("kd", "ft"):
+        lines.ended(run(tmp_path, name), "")
+    assert [line.partition(" ")[0] for line in said.getvalue().splitlines()] == ["1/1", "2/2"]
+
+
 def test_a_pruned_run_has_no_score(tmp_path, clock):
     job = run(tmp_path, "kd")
     (tmp_path / "runs" / "kd" / "metrics.json").unlink()

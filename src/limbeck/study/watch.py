@@ -37,6 +37,7 @@ class _Lines(Watcher):
 
     def ended(self, job: Job, error: str) -> None:
         self._done.add(job.key)
+        self._total = max(self._total, len(self._done))  # runs of other settings may have been taken for done ones
         self._runs_done += _is_run(job)
         begin = self._started.pop(job.key, self._begin)
         self._say(
