@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("study", type=Path, help="the folder of a finished study, with its students")
     study = parser.parse_args().study
     found: dict[str, dict[str, Any]] = defaultdict(dict)
-    for task, runs in _first_runs(study).items():
+    for task, runs in first_runs(study).items():
         opened = {label: open_run(run, _EXAMPLES) for label, run in runs.items()}
         beside = {label: opened[label] for label in BESIDE if label in opened}
         for label, run in opened.items():
@@ -54,7 +54,7 @@ def measure(opened: Opened, students: dict[str, Opened], folder: Path) -> dict[s
     return {"terms": terms, "pulls": _pulls(Distiller(opened.before, objective, teacher), opened)}
 
 
-def _first_runs(study: Path) -> dict[str, dict[str, Path]]:
+def first_runs(study: Path) -> dict[str, dict[str, Path]]:
     """By task and label: the run of the first reported seed."""
     runs: dict[str, dict[str, Path]] = defaultdict(dict)
     for entry in read_mapping(study / STUDY_RESULTS)["entries"]:

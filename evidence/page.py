@@ -120,8 +120,8 @@ def _sources(results: Results) -> str:
     rows = [_source(study, file.values) for (study, _), file in sorted(results.files.items())]
     return (
         "Every number above is computed from these files, each with the recipe, the seeds and the commit of its runs, "
-        "by `make evidence-page`. `limbeck study evidence` (and its variants `evidence/others` and "
-        "`evidence/ablations`) runs them again; `python -m evidence.collect STUDY results/NAME` makes the files.\n\n"
+        "by `make evidence-page`. `python -m evidence.run TASK --data FOLDER` does all of it again, from the data on; "
+        "`--study evidence-others` and `--study evidence-ablations` do it for the other tables.\n\n"
         "| file | seeds | commits | runs |\n|---|---|---|---:|\n" + "\n".join(rows)
     )
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from fake_runs import make_study
 
-from evidence import collect, page
+from evidence import collect, page, run
 from evidence.claims import CLAIMS, Claim, findings_of, verdict
 from evidence.results import ABLATIONS, MAIN, OTHERS, Results
 from evidence.tables import GROUPS, ablation_tables, claims_table, dev_table, main_table, readme_table, settings_table
@@ -259,3 +261,36 @@ def test_the_terms_on_validation_data_are_shown_where_they_were_measured(tmp_pat
     rows = [[cell.text for cell in row] for row in dev_table(Results(tmp_path)).rows]
     assert rows[-1] == ["rte", "cka", "task", "0.8", "0.7", "0.6", "0.1", "0.25"]
     assert len(rows) == 3
+
+
+def test_a_study_of_one_task_keeps_what_is_set_for_it():
+    assert run.study(MAIN, "rte") == ["study", "evidence", "tasks={glue/rte: {task.max_length: 128}}"]
+    assert run.study(ABLATIONS, "cola") == ["study", "evidence/ablations", "tasks={glue/cola: {}}"]
+
+
+@pytest.mark.parametrize("failing", [None, "evidence.dev_terms"])
+def test_everything_from_data_to_page(tmp_path, monkeypatch, failing):
+    """In this order, and not beyond what fails."""
+    calls = []
+
+    def called(line):
+        calls.append(line[2:])
+        return subprocess.CompletedProcess(line, returncode=3 if line[2] == failing else 0)
+
+    monkeypatch.setattr(run.subprocess, "run", called)
+    folder = make_study(tmp_path / "evidence-mrpc", [{"label": "kd", "task": "glue/mrpc", "scores": [0.7, 0.8]}])
+    monkeypatch.setattr(sys, "argv", ["run", "mrpc", "--data", "there", "--studies", str(tmp_path)])
+    if failing:
+        with pytest.raises(SystemExit, match="3"):
+            run.main()
+    else:
+        run.main()
+    first = str(folder / "runs" / "glue-mrpc" / "kd-s1")
+    study = ["limbeck", *run.study(MAIN, "mrpc"), "task.data_dir=there", "--workers", "2", "-o", str(folder)]
+    rest = [
+        ["limbeck", "analyze", first, "--no-cost", "-o", str(folder / "figures")],
+        ["evidence.dev_terms", str(folder)],
+        ["evidence.collect", str(folder), "results/evidence"],
+        ["evidence.page"],
+    ]
+    assert calls == [study, *(rest[:2] if failing else rest)]
