@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evidence.tables import BASELINES
 from limbeck.analysis.opened import Opened, open_run
 from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.compare.finished import read_mapping
@@ -25,7 +26,6 @@ from limbeck.files import write_text
 from limbeck.objective import Objective, Term
 
 FILE = "dev_terms.json"
-BESIDE = ("ft", "kd")  # what students of other methods make of a loss that they did not train on
 _EXAMPLES = 1000
 _PULLS = 4  # batches whose gradients are compared
 
@@ -36,10 +36,11 @@ def main() -> None:
     study = parser.parse_args().study
     found: dict[str, dict[str, Any]] = defaultdict(dict)
     for task, runs in first_runs(study).items():
-        opened = {label: open_run(run, _EXAMPLES) for label, run in runs.items()}
-        beside = {label: opened[label] for label in BESIDE if label in opened}
-        for label, run in opened.items():
-            found[task][label] = measure(run, {**beside, label: run}, study)
+        # what students of these make of a loss that they did not train on
+        beside = {label: open_run(runs[label], _EXAMPLES) for label in BASELINES if label in runs}
+        for label, run in runs.items():
+            opened = beside.get(label) or open_run(run, _EXAMPLES)
+            found[task][label] = measure(opened, {**beside, label: opened}, study)
             print(task, label, found[task][label])
     write_text(study / FILE, json.dumps(found, indent=1) + "\n")
 

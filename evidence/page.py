@@ -38,7 +38,7 @@ def write(root: Path) -> None:
     """Everything under ``root`` that shows results, from its results alone."""
     results = Results(root / "results")
     if not results.tasks(MAIN):
-        raise SystemExit(f"results/{MAIN} is empty. Run 'limbeck study evidence' and keep it with evidence.collect.")
+        raise SystemExit(f"results/{MAIN} is empty. 'python -m evidence.run TASK' fills it.")
     docs = root / "docs"
     (docs / PICTURES).mkdir(exist_ok=True)
     pictures = draw(results, docs / PICTURES)

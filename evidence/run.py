@@ -14,6 +14,7 @@ from pathlib import Path
 import yaml
 
 from evidence.dev_terms import first_runs
+from evidence.page import ROOT
 from evidence.results import ABLATIONS, MAIN, OTHERS, TASKS
 from limbeck.study.description import short
 from limbeck.study.loading import load_study
@@ -37,7 +38,7 @@ def main() -> None:
         runs = first_runs(folder)[f"glue/{words.task}"]
         _run("limbeck", "analyze", *runs.values(), "--no-cost", "-o", folder / "figures")
         _run("evidence.dev_terms", folder)
-    _run("evidence.collect", folder, f"results/{words.study}")
+    _run("evidence.collect", folder, ROOT / "results" / words.study)
     _run("evidence.page")
 
 

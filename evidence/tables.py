@@ -101,7 +101,9 @@ def dev_table(results: Results) -> Table:
             measured = line.values["dev"] or {"pulls": {}}
             for term, pull in measured["pulls"].items():
                 of = {name: terms[term] for name, terms in measured["terms"].items()}
-                cells = [Cell(f"{of[name]:.3g}") for name in ("before", *BASELINES, line.label)]
+                cells = [
+                    Cell(f"{of[name]:.3g}" if name in of else MISSING) for name in ("before", *BASELINES, line.label)
+                ]
                 rows.append((Cell(short(task)), Cell(line.label), Cell(term), *cells, Cell(f"{pull:.2g}")))
     return Table(
         "Terms on validation data",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -89,3 +90,14 @@ def parts_hidden() -> Iterator[None]:
         yield
     finally:
         _hidden.reset(token)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """What is read again, or tried out, says nothing: the first to read it did, and errors are raised."""
+    logger = logging.getLogger("limbeck")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -22,6 +22,7 @@ from limbeck.caching import split_cache
 from limbeck.errors import RunError
 from limbeck.features import Wanted
 from limbeck.models import load_fine_tuned
+from limbeck.progress import silence
 from limbeck.recipe import Recipe, StudentBlock, load_recipe
 from limbeck.run_directory import RunDirectory
 from limbeck.tasks.text import TextTask
@@ -114,18 +115,9 @@ def open_run(path: Path, examples: int, overrides: Sequence[str] = ()) -> Opened
         task = dataclasses.replace(parts.task, splits=splits, dev_splits=("validation",))
         parts = dataclasses.replace(parts, task=task)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    data = _data(recipe, parts)
+    with silence():  # the run itself said what it read
+        data = load_data(recipe, parts)
     return Opened(run, recipe, parts, data, min(examples, len(data.splits["validation"])), device)
-
-
-def _data(recipe: Recipe, parts: Parts) -> Data:
-    """Without what was said of the data already, when the run was trained on them."""
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        return load_data(recipe, parts)
-    finally:
-        logger.setLevel(level)
 
 
 def _some(split: Any, count: int) -> Any:

@@ -15,10 +15,10 @@ from limbeck.deploy.bench import bench
 from limbeck.deploy.budget import Budget
 from limbeck.deploy.export import export
 from limbeck.deploy.served import FORMS, open_served
-from limbeck.deploy.shrink_plan import silence
 from limbeck.deploy.shrink_scores import TEACHER, Judge
 from limbeck.errors import LimbeckError, MissingExtra
 from limbeck.inference import logits_in_order
+from limbeck.progress import silence
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.task import Task
 

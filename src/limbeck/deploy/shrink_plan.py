@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +16,7 @@ from limbeck.deploy.budget import Budget
 from limbeck.errors import DataError, RunError
 from limbeck.faults import LOCK
 from limbeck.files import write_text
+from limbeck.progress import silence
 from limbeck.recipe import Recipe
 from limbeck.tasks.task import Task
 
@@ -96,17 +94,6 @@ class Home:
     def decide(self, name: str, decision: dict[str, Any]) -> None:
         self.plan[name] = decision
         write_text(self._file, json.dumps(self.plan, indent=1) + "\n")
-
-
-@contextmanager
-def silence() -> Iterator[None]:
-    """What is read again, or tried out, says nothing: the first to read it did, and errors are raised."""
-    logger = logging.getLogger("limbeck")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 def epochs_in(seconds: float, of_one: float) -> float:
