@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evidence.results import ABLATIONS, TASKS, Line, Results, compared, testable
+from evidence.results import TASKS, Line, Results, compared, testable
 from limbeck.stats import Comparison
 
 LEVEL = 0.05
@@ -89,6 +89,6 @@ def _pairs(results: Results, ours: str, theirs: str) -> list[tuple[Line, Line]]:
     found = []
     for task in TASKS:
         chosen = results.searched(task, ours), results.searched(task, theirs)
-        fixed = results.line(ABLATIONS, task, ours), results.line(ABLATIONS, task, theirs)
+        fixed = results.fixed(task, ours), results.fixed(task, theirs)
         found += [pair for pair in (chosen, fixed) if testable(*pair)][:1]
     return found  # type: ignore[return-value]

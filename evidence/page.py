@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence.figures import draw
-from evidence.results import MAIN, Results
+from evidence.results import ABLATIONS, MAIN, OTHERS, Results
 from evidence.tables import (
     ablation_tables,
     claims_table,
@@ -121,7 +121,7 @@ def _sources(results: Results) -> str:
     return (
         "Every number above is computed from these files, each with the recipe, the seeds and the commit of its runs, "
         "by `make evidence-page`. `python -m evidence.run TASK --data FOLDER` does all of it again, from the data on; "
-        "`--study evidence-others` and `--study evidence-ablations` do it for the other tables.\n\n"
+        f"`--study` names what else there is: {', '.join(f'`{name}`' for name in (OTHERS, *ABLATIONS))}.\n\n"
         "| file | seeds | commits | runs |\n|---|---|---|---:|\n" + "\n".join(rows)
     )
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from limbeck.stats import Comparison, Summary, holm, summary, t_test
 
-MAIN, OTHERS, ABLATIONS = "evidence", "evidence-others", "evidence-ablations"
+MAIN, OTHERS = "evidence", "evidence-others"
+ABLATIONS = ("evidence-layers", "evidence-structures", "evidence-relations", "evidence-neighbours")
 TASKS = ("glue/rte", "glue/mrpc", "glue/cola", "glue/stsb")
 
 
@@ -77,8 +78,15 @@ class Results:
         return None if file is None else file.lines.get(label)
 
     def searched(self, task: str, label: str) -> Line | None:
-        """From the studies that choose each method's setting; those of the ablations are fixed."""
-        return self.line(MAIN, task, label) or self.line(OTHERS, task, label)
+        """From the studies that choose each method's setting."""
+        return self._first((MAIN, OTHERS), task, label)
+
+    def fixed(self, task: str, label: str) -> Line | None:
+        """From the ablations, whose settings are fixed."""
+        return self._first(ABLATIONS, task, label)
+
+    def _first(self, studies: Iterable[str], task: str, label: str) -> Line | None:
+        return next((line for study in studies if (line := self.line(study, task, label))), None)
 
 
 def testable(ours: Line | None, theirs: Line | None) -> bool:

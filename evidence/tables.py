@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidence.claims import CLAIMS, LEVEL, Finding, findings_of, verdict
-from evidence.results import ABLATIONS, MAIN, OTHERS, TASKS, Line, Results, compared, testable
+from evidence.results import MAIN, OTHERS, TASKS, Line, Results, compared, testable
 from limbeck.compare.tables import Cell, Table
 from limbeck.stats import Summary
 from limbeck.study.description import short
@@ -56,9 +56,9 @@ def claims_table(results: Results) -> Table:
 def ablation_tables(results: Results) -> list[Table]:
     """One for each group; differences are against its first row."""
     tables = []
-    for task in results.tasks(ABLATIONS):
+    for task in TASKS:
         for title, labels in GROUPS.items():
-            known = (results.line(ABLATIONS, task, label) for label in labels)
+            known = (results.fixed(task, label) for label in labels)
             lines = [line for line in known if line is not None and testable(line, line)]
             if len(lines) < 2:
                 continue
@@ -199,8 +199,8 @@ def _row(name: str, cells: Sequence[Cell]) -> tuple[Cell, ...]:
 
 
 def _metric(results: Results, task: str) -> str:
-    file = results.files.get((MAIN, task)) or results.files.get((ABLATIONS, task))
-    return str(file.values["teacher"]["metric"]) if file else MISSING
+    found = [file for (_, of), file in results.files.items() if of == task]
+    return str(found[0].values["teacher"]["metric"]) if found else MISSING
 
 
 def _finding(finding: Finding) -> str:

@@ -20,7 +20,7 @@ def quick(job: Job) -> None:
         return
     time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
     if isinstance(job, CacheJob):
-        write_text(job.marker, json.dumps({"serves": []}))
+        job.decide([])
     else:
         assert isinstance(job, TrainJob)
         folder = Path(job.folder)

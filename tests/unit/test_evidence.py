@@ -17,6 +17,7 @@ from evidence.claims import CLAIMS, Claim, findings_of, verdict
 from evidence.results import ABLATIONS, MAIN, OTHERS, Results
 from evidence.tables import GROUPS, ablation_tables, claims_table, dev_table, main_table, readme_table, settings_table
 
+RELATIONS, NEIGHBOURS = ABLATIONS[2:]
 ROOT = Path(__file__).parents[2]
 HIGH, LOW, SAME = [0.80, 0.81, 0.79, 0.80], [0.60, 0.61, 0.59, 0.60], [0.60, 0.62, 0.58, 0.61]
 
@@ -101,14 +102,14 @@ def test_one_seed_tests_nothing(tmp_path):
     assert judged(tmp_path, "cka", "ft") == "not tested"
     rows = {row[0].text: row for row in main_table(Results(tmp_path)).rows}
     assert rows["cka"][1].text == "90.0, 3 missing" and rows["cka"][1].marks == ""
-    put(tmp_path, ABLATIONS, "glue/rte", {"fcd": LOW, "fcd, KL": [0.9]})
+    put(tmp_path, RELATIONS, "glue/rte", {"fcd": LOW, "fcd, KL": [0.9]})
     assert ablation_tables(Results(tmp_path)) == []
 
 
 def test_methods_of_one_study_are_compared_with_each_other(tmp_path):
     """``fcd`` of the ablations has fixed weights, that of the main study has chosen ones."""
     put(tmp_path, MAIN, "glue/rte", {"ft": SAME, "fcd": HIGH})
-    put(tmp_path, ABLATIONS, "glue/rte", {"fcd": LOW, "fcd, MSE": HIGH})
+    put(tmp_path, RELATIONS, "glue/rte", {"fcd": LOW, "fcd, MSE": HIGH})
     results = Results(tmp_path)
     (found,) = findings_of(Claim("", "", "fcd", ("fcd, MSE",)), results)
     assert found.ours.summary.mean == pytest.approx(60)
@@ -131,7 +132,8 @@ def test_tables_show_marks_missing_cells_and_what_papers_print(tmp_path):
 
 
 def test_ablations_are_against_the_first_of_their_group(tmp_path):
-    put(tmp_path, ABLATIONS, "glue/rte", {"fcd": LOW, "fcd, KL": HIGH, "fcd, MSE": SAME, "ics, K = 1": LOW})
+    put(tmp_path, RELATIONS, "glue/rte", {"fcd": LOW, "fcd, KL": HIGH, "fcd, MSE": SAME})
+    put(tmp_path, NEIGHBOURS, "glue/rte", {"ics, K = 1": LOW})
     (table,) = ablation_tables(Results(tmp_path))
     assert [row[2].text.split()[0] if row[2].text else "" for row in table.rows] == ["", "+0.2", "+20.0"]
 
@@ -149,10 +151,12 @@ def test_settings_that_failed_are_named(tmp_path):
 def test_claims_and_groups_name_methods_of_the_study():
     from limbeck.study.loading import load_study
 
-    main, others, ablations = (load_study(f"evidence{variant}") for variant in ("", "/others", "/ablations"))
-    known = {*main.methods, *others.methods, *ablations.methods}
-    assert {label for claim in CLAIMS for label in (claim.better, *claim.than)} <= known
-    assert {label for labels in GROUPS.values() for label in labels} == set(ablations.methods)
+    methods = {name: set(load_study(name.replace("-", "/")).methods) for name in (MAIN, OTHERS, *ABLATIONS)}
+    assert {label for claim in CLAIMS for label in (claim.better, *claim.than)} <= set.union(*methods.values())
+    ablated = set.union(*(methods[name] for name in ABLATIONS))
+    assert {label for labels in GROUPS.values() for label in labels} == ablated
+    # what is compared ran in one study
+    assert all(any(set(labels) <= methods[name] for name in ABLATIONS) for labels in GROUPS.values())
 
 
 def study_folder(home):
@@ -267,9 +271,10 @@ def test_the_terms_on_validation_data_are_shown_where_they_were_measured(tmp_pat
     assert len(dev_table(Results(tmp_path)).rows) == 2
 
 
-def test_a_study_of_one_task_keeps_what_is_set_for_it():
-    assert run.study(MAIN, "rte") == ["study", "evidence", "tasks={glue/rte: {task.max_length: 128}}"]
-    assert run.study(ABLATIONS, "cola") == ["study", "evidence/ablations", "tasks={glue/cola: {}}"]
+def test_a_study_of_some_tasks_keeps_what_is_set_for_them():
+    assert run.study(MAIN, ["rte"]) == ["study", "evidence", "tasks={glue/rte: {task.max_length: 128}}"]
+    both = ["study", "evidence/relations", "tasks={glue/cola: {}, glue/rte: {task.max_length: 128}}"]
+    assert run.study(RELATIONS, ["cola", "rte"]) == both
 
 
 @pytest.mark.parametrize("failing", [None, "evidence.dev_terms"])
@@ -282,19 +287,22 @@ def test_everything_from_data_to_page(tmp_path, monkeypatch, failing):
         return subprocess.CompletedProcess(line, returncode=3 if line[2] == failing else 0)
 
     monkeypatch.setattr(run.subprocess, "run", called)
-    folder = make_study(tmp_path / "evidence-mrpc", [{"label": "kd", "task": "glue/mrpc", "scores": [0.7, 0.8]}])
-    monkeypatch.setattr(sys, "argv", ["run", "mrpc", "--data", "there", "--studies", str(tmp_path)])
+    folder, tasks = tmp_path / "models", ["mrpc", "cola"]
+    make_study(folder, [{"label": "kd", "task": f"glue/{task}", "scores": [0.7, 0.8]} for task in tasks])
+    monkeypatch.setattr(sys, "argv", ["run", *tasks, "--data", "there", "--folder", str(folder)])
     if failing:
         with pytest.raises(SystemExit, match="3"):
             run.main()
     else:
         run.main()
-    first = str(folder / "runs" / "glue-mrpc" / "kd-s1")
-    study = ["limbeck", *run.study(MAIN, "mrpc"), "task.data_dir=there", "--workers", "2", "-o", str(folder)]
-    rest = [
-        ["limbeck", "analyze", first, "--no-cost", "-o", str(folder / "figures")],
-        ["evidence.dev_terms", str(folder)],
-        ["evidence.collect", str(folder), str(ROOT / "results" / MAIN)],
-        ["evidence.page"],
+    first = {task: folder / "runs" / f"glue-{task}" / "kd-s1" for task in tasks}
+    analyses = [
+        ["limbeck", "analyze", str(of_kd), "--no-cost", "-o", str(folder / "figures" / task)]
+        for task, of_kd in first.items()
     ]
-    assert calls == [study, *(rest[:2] if failing else rest)]
+    assert calls == [
+        ["limbeck", *run.study(MAIN, tasks), "task.data_dir=there", "--workers", "2", "-o", str(folder)],
+        *analyses,
+        ["evidence.dev_terms", str(folder)],
+        *([] if failing else [["evidence.collect", str(folder), str(ROOT / "results" / MAIN)], ["evidence.page"]]),
+    ]

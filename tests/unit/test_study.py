@@ -371,6 +371,51 @@ def test_a_cache_serves_only_runs_that_ask_for_what_it_holds(study_of, tmp_path,
     )
 
 
+def test_a_method_that_is_added_later_is_cached_too(study_of, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        "limbeck.study.jobs.cache_for_runs", lambda recipes, folder: made.append(list(recipes)) or made[-1]
+    )
+    teacher = {"fine_tuned": "models/bert-{task}"}
+
+    def cached(**methods):
+        """Which of these methods a study reads from its cache, after the job is done where it is not."""
+        plan = Plan(study_of(teacher=teacher, methods=methods), tmp_path)
+        cache = plan.cache("glue/rte")
+        if not cache.finished():
+            cache.run()
+        runs = {label: plan.run("glue/rte", label, {}, 1, "kept") for label in methods}
+        return [label for label, job in runs.items() if job.values["teacher"]["cache"] == cache.folder]
+
+    assert cached(kd=None) == ["kd"] and cached(kd=None) == ["kd"] and len(made) == 1
+    assert cached(kd=None, fcd=None) == ["kd", "fcd"] and len(made) == 2
+    assert cached(ics=None) == ["ics"] and len(made) == 3
+    # those of before are still there, and are not asked about again
+    assert cached(fcd=None, kd=None) == ["fcd", "kd"] and cached(ics=None) == ["ics"] and len(made) == 3
+    # the same name, but other texts
+    assert cached(kd={"task.max_length": 64}) == ["kd"] and len(made) == 4
+
+
+def test_jobs_that_are_left_are_counted_by_their_settings(study_of, tmp_path):
+    def left(folder="out", **changes):
+        return Plan(study_of(tasks=["glue/rte"], **changes), tmp_path / folder).total()
+
+    kd = {"kd": {"grid": {"method.temperature": [2, 5]}}}
+    seeds = {"seeds": [1, 2, 3], "select_seeds": [0]}
+    assert left(methods=kd, **seeds) == 2 + 2 + 3  # teacher and cache, those that choose, the reported ones
+    (entry,) = run(study_of(tasks=["glue/rte"], methods=kd, **seeds), tmp_path / "out")["entries"]
+    assert left(methods=kd, **seeds) == 0
+    assert left(methods=kd, seeds=[1, 2, 3, 4], select_seeds=[0]) == 1
+    # runs of other settings are there, but are none of these
+    chosen = entry["chosen"]["method.temperature"]
+    assert left(methods={"kd": {"grid": {"method.temperature": [chosen, 7]}}}, **seeds) == 1
+    assert left(methods={"kd": {"grid": {"method.temperature": [7, 8]}}}, **seeds) == 2 + 3
+    # what TPE will propose is not known: all runs of the method count
+    search = {"sampler": "tpe", "trials": 2}
+    assert left(methods=kd, search=search, **seeds) == 0
+    assert left(methods={"pkd": {"grid": {"method.beta": {"low": 1, "high": 9}}}}, search=search, **seeds) == 1 + 2 + 3
+
+
 def test_weights_of_earlier_stages_go_with_the_student(tmp_path, monkeypatch):
     def execute(recipe, folder, **more):
         for place in ("student", "stage-1/student"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -53,12 +52,12 @@ def estimate(plan: Plan) -> list[Line]:
         source = plan.source(task)
         if teacher is not None:
             seconds, size = _cost(teacher.values, source)
-            ratios += _ratios([teacher.folder], seconds)
+            ratios += _ratios([Path(teacher.folder)], seconds)
             lines.append(Line(task, "teacher", 1, 1, int(teacher.finished()), seconds, size))
         for label in study.labels(task):
             first = plan.run(task, label, plan.first_point(task, label), study.seeds[0], "kept")
             seconds, size = _cost(first.values, source)
-            done = _finished(plan, task, label)
+            done = plan.finished(task, label)
             ratios += _ratios(done, seconds)
             runs = plan.count(task, label)
             kept = {"none": 0, "reported": len(study.seeds), "all": runs}[study.keep]
@@ -132,20 +131,8 @@ def _tokens(task: str, source: str, max_length: Any) -> tuple[float, int]:
     return float(lengths.mean() * rows), rows
 
 
-def _finished(plan: Plan, task: str, label: str) -> list[str]:
-    """The folders of this method's finished runs."""
-    there = {file.parent.name for file in plan.folder.glob("runs/*/metrics.json")}
-    if not there:
-        return []
-    seeds = dict.fromkeys([*plan.study.chosen_on, *plan.study.seeds])
-    jobs = (
-        plan.run(task, label, point, seed, "kept") for point, seed in product(plan.study.points(task, label), seeds)
-    )
-    return list(dict.fromkeys(job.folder for job in jobs if job.key in there))
-
-
-def _ratios(folders: list[str], expected: float | None) -> list[float]:
+def _ratios(folders: list[Path], expected: float | None) -> list[float]:
     """How much longer finished runs took than was expected of them."""
-    runs = [RunDirectory(Path(folder)) for folder in folders]
+    runs = [RunDirectory(folder) for folder in folders]
     found = [run.metrics()["train_seconds"] for run in runs if run.finished]
     return [seconds / expected for seconds in found] if expected else []

@@ -8,7 +8,7 @@ import os
 import shutil
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -105,20 +105,28 @@ class CacheJob(Job):
         return Path(f"{self.folder}.json")
 
     def finished(self) -> bool:
-        return self.marker.is_file()
+        """Whether it was decided for each of these methods: a study may have got others since."""
+        asked = self._decided()["asked"]
+        return all(asked.get(label) == _asked(values) for label, (values, _) in self.recipes.items())
 
     def run(self) -> None:
         recipes = {label: (load_recipe(values=values), runs) for label, (values, runs) in self.recipes.items()}
-        served = cache_for_runs(recipes, Path(self.folder))
-        asked = {label: _asked(self.recipes[label][0]) for label in served}
-        write_text(self.marker, json.dumps({"serves": served, "asked": asked}) + "\n")
+        self.decide(cache_for_runs(recipes, Path(self.folder)))
+
+    def decide(self, served: Sequence[str]) -> None:
+        """Write down which of the methods the cache serves, beside those that it served before."""
+        before = self._decided()
+        asked = before["asked"] | {label: _asked(values) for label, (values, _) in self.recipes.items()}
+        others = [label for label in before["serves"] if label not in self.recipes]
+        write_text(self.marker, json.dumps({"serves": [*others, *served], "asked": asked}) + "\n")
 
     def serves(self, label: str, values: dict[str, Any]) -> bool:
         """Whether the cache was made, and for what this run asks: a grid or a changed study may ask for other texts."""
-        if not self.finished():
-            return False
-        made, now = json.loads(self.marker.read_text()), _asked(values)
-        return label in made["serves"] and made.get("asked", {}).get(label, now) == now
+        decided = self._decided()
+        return label in decided["serves"] and decided["asked"][label] == _asked(values)
+
+    def _decided(self) -> dict[str, Any]:
+        return json.loads(self.marker.read_text()) if self.marker.is_file() else {"serves": [], "asked": {}}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,9 +75,23 @@ class Plan:
         """How many jobs are still to be done, as far as that can be known before settings are chosen."""
         study = self.study
         jobs = [job for task in study.tasks for job in (self.teacher(task), self.cache(task)) if job is not None]
-        runs = sum(self.count(task, label) for task in study.tasks for label in study.labels(task))
-        finished = len(list(self.folder.glob("runs/*/metrics.json")))
-        return max(1, runs - finished) + sum(not job.finished() for job in jobs)
+        runs = [
+            self.count(task, label) - len(self.finished(task, label))
+            for task in study.tasks
+            for label in study.labels(task)
+        ]
+        return sum(max(0, left) for left in runs) + sum(not job.finished() for job in jobs)
+
+    def finished(self, task: str, label: str) -> list[Path]:
+        """The folders of a method's finished runs, those of other settings left out where settings are known."""
+        study = self.study
+        there = {file.parent.name: file.parent for file in sorted(self.folder.glob("runs/*/metrics.json"))}
+        if study.search.sampler == "tpe" and self.searches(task, label):
+            ours = file_name(task, study.method(task, label), "s")
+            return [folder for name, folder in there.items() if re.fullmatch(rf"{re.escape(ours)}\d+-\w+", name)]
+        seeds = dict.fromkeys([*study.chosen_on, *study.seeds]) if there else ()
+        jobs = [self.run(task, label, point, seed, "kept") for point in study.points(task, label) for seed in seeds]
+        return [there[key] for key in dict.fromkeys(job.key for job in jobs) if key in there]
 
     def first_point(self, task: str, label: str) -> Point:
         """Settings as good as any to know what a method needs."""
