@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from limbeck.study.description import short
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- evidence: make evidence-page -->", "<!-- end of evidence -->"
 PICTURES = "evidence"  # beside the page
+MARKS = (
+    "†: better than `ft`, ‡: better than `kd`; ↓ behind a mark: worse (p < 0.05, Welch's t-test over seeds, "
+    "two-sided, Holm over all comparisons of the table)."
+)
 
 
 def main() -> None:
@@ -48,7 +53,8 @@ def write(root: Path) -> None:
     findings = (root / "evidence" / "findings.md").read_text(encoding="utf-8")
     write_text(docs / "evidence.md", page(results, images, findings))
     readme = root / "README.md"
-    write_text(readme, _inserted(readme.read_text(encoding="utf-8"), _markdown(readme_table(results))))
+    block = f"{_markdown(readme_table(results))}\n\n{MARKS}"
+    write_text(readme, _inserted(readme.read_text(encoding="utf-8"), block))
 
 
 def page(results: Results, images: str, findings: str) -> str:
@@ -58,9 +64,7 @@ def page(results: Results, images: str, findings: str) -> str:
         _what_was_done(results),
         "## Scores",
         _markdown(main_table(results)),
-        "- Mean ± standard deviation over seeds, on the validation data, in hundredths.\n"
-        "- †: better than `ft`, ‡: better than `kd`; ↓ behind a mark: worse (p < 0.05, Welch's t-test over seeds, "
-        "two-sided, Holm over all comparisons of the table).\n"
+        f"- Mean ± standard deviation over seeds, on the validation data, in hundredths.\n- {MARKS}\n"
         "- *paper*: what the paper reports of its own models (BERT-base or larger to 6 or 12 layers), by the same "
         "metric; these are other models, and only the order of methods can be compared.\n"
         "- *missing*: not run yet.",
@@ -134,7 +138,7 @@ def _source(study: str, values: Mapping[str, Any]) -> str:
 
 
 def _markdown(table: Table) -> str:
-    return render(Table("", table.head, table.rows), "markdown").strip()
+    return render(replace(table, title=""), "markdown").strip()
 
 
 def _inserted(text: str, block: str) -> str:

@@ -50,7 +50,7 @@ def claims_table(results: Results) -> Table:
         found = findings_of(claim, results)
         numbers = "; ".join(map(_finding, found))
         rows.append((Cell(claim.paper), Cell(claim.words), Cell(verdict(found)), Cell(numbers)))
-    return Table("Claims", ("paper", "claim", "here", "difference in points (p)"), tuple(rows))
+    return Table("Claims", ("paper", "claim", "here", "difference in points (p)"), tuple(rows), left=4)
 
 
 def ablation_tables(results: Results) -> list[Table]:
@@ -90,7 +90,7 @@ def terms_table(results: Results) -> Table:
             agreement = line.mean("agreement")
             agrees = "" if agreement is None else f"{100 * agreement:.1f}"
             rows.append((Cell(short(task)), Cell(line.label), Cell(", ".join(terms)), Cell(agrees)))
-    return Table("Terms", ("task", "method", "terms, first → last", "agreement"), tuple(rows))
+    return Table("Terms", ("task", "method", "terms, first → last", "agreement"), tuple(rows), left=3)
 
 
 def dev_table(results: Results) -> Table:
@@ -109,6 +109,7 @@ def dev_table(results: Results) -> Table:
         "Terms on validation data",
         ("task", "loss of", "term", "before", *BASELINES, "its own student", "pull"),
         tuple(rows),
+        left=3,
     )
 
 
@@ -134,7 +135,7 @@ def settings_table(results: Results) -> Table:
             for line in results.files[study, task].lines.values():
                 tried = [_trial(**trial) for trial in line.values["searched"]]
                 rows.append((Cell(short(task)), Cell(line.label), Cell("; ".join(tried) or "nothing searched")))
-    return Table("Settings", ("task", "method", "settings tried, with their scores"), tuple(rows))
+    return Table("Settings", ("task", "method", "settings tried, with their scores"), tuple(rows), left=3)
 
 
 def readme_table(results: Results) -> Table:

@@ -118,6 +118,15 @@ def test_the_same_table_in_every_form(form, text):
     assert render(SMALL, form) == text
 
 
+def test_columns_of_words_are_set_left():
+    table = Table("", ("paper", "claim", "n"), ((Cell("000"), Cell("it helps"), Cell("1")),), left=2)
+    assert render(table, "markdown") == (
+        "| paper | claim    |   n |\n| ----- | -------- | --: |\n| 000   | it helps |   1 |\n"
+    )
+    assert r"\begin{tabular}{llr}" in render(table, "latex")
+    assert render(table, "terminal").splitlines()[1] == "┃ paper ┃ claim    ┃ n ┃"
+
+
 def test_the_best_is_bold_in_a_terminal():
     file = io.StringIO()
     show_table(SMALL, Console(file=file, force_terminal=True, color_system="standard", width=100))

@@ -34,13 +34,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """The first column names the rows and is set left, the others right."""
+    """The first ``left`` columns are words and set left, the others right."""
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     rules: frozenset[int] = frozenset()  # a rule before each of these rows, where the form has one
     notes: tuple[str, ...] = ()
+    left: int = 1
 
 
 def render(table: Table, form: Form) -> str:
@@ -61,7 +62,7 @@ def show_table(table: Table, console: Console = out) -> None:
     title = _one_line(table.title)
     grid = rich.table.Table(title=Text(title) if title else None, title_justify="left")
     for place, name in enumerate(table.head):
-        grid.add_column(Text(_one_line(name)), justify="right" if place else "left")
+        grid.add_column(Text(_one_line(name)), justify="left" if place < table.left else "right")
     for number, row in enumerate(table.rows):
         if number in table.rules:
             grid.add_section()
@@ -111,16 +112,19 @@ def _markdown(table: Table) -> str:
     head = [_in_markdown(name) for name in table.head]
     rows = [head, *([_markdown_cell(cell) for cell in row] for row in table.rows)]
     widths = [max(3, *(cell_len(row[place]) for row in rows)) for place in range(len(table.head))]
-    ruler = "|".join(f" {'-' * (width - 1)}: " if place else f" {'-' * width} " for place, width in enumerate(widths))
-    lines = [_markdown_row(row, widths) for row in rows]
+    rulers = [
+        f" {'-' * width} " if place < table.left else f" {'-' * (width - 1)}: " for place, width in enumerate(widths)
+    ]
+    lines = [_markdown_row(row, widths, table.left) for row in rows]
     title = [f"**{_in_markdown(table.title)}**", ""] if _one_line(table.title) else []
     notes = ["", *(f"- {_in_markdown(note)}" for note in table.notes)] if table.notes else []
-    return "\n".join([*title, lines[0], f"|{ruler}|", *lines[1:], *notes]) + "\n"
+    return "\n".join([*title, lines[0], f"|{'|'.join(rulers)}|", *lines[1:], *notes]) + "\n"
 
 
-def _markdown_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _markdown_row(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
     padding = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
-    padded = [pad + cell if place else cell + pad for place, (cell, pad) in enumerate(zip(cells, padding, strict=True))]
+    pairs = enumerate(zip(cells, padding, strict=True))
+    padded = [cell + pad if place < left else pad + cell for place, (cell, pad) in pairs]
     return f"| {' | '.join(padded)} |"
 
 
@@ -158,7 +162,7 @@ def _latex(table: Table) -> str:
         r"\begin{table}",
         r"  \centering",
         *caption,
-        rf"  \begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}",
+        rf"  \begin{{tabular}}{{{'l' * table.left}{'r' * (len(table.head) - table.left)}}}",
         r"    \toprule",
         f"    {' & '.join(map(_in_latex, table.head))} \\\\",
         r"    \midrule",
