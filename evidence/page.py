@@ -15,6 +15,7 @@ from evidence.tables import (
     claims_table,
     dev_table,
     main_table,
+    missing_ablations,
     readme_table,
     settings_table,
     terms_table,
@@ -77,10 +78,11 @@ def page(results: Results, images: str, findings: str) -> str:
         "## What was found",
         findings.strip(),
     ]
-    if ablations := ablation_tables(results):
-        parts.append("## Ablations")
-        for table in ablations:
-            parts += [f"### {table.title}", _markdown(table)]
+    parts.append("## Ablations")
+    for table in ablation_tables(results):
+        parts += [f"### {table.title}", _markdown(table)]
+    if missing := missing_ablations(results):
+        parts += ["Not run yet:", "\n".join(f"- {title}" for title in missing)]
     parts += [
         "## Do the losses do what they should?",
         "The terms of each loss without their weights, at the first and the last steps that were logged (means over "

@@ -138,6 +138,16 @@ def test_ablations_are_against_the_first_of_their_group(tmp_path):
     assert [row[2].text.split()[0] if row[2].text else "" for row in table.rows] == ["", "+0.2", "+20.0"]
 
 
+def test_ablations_that_did_not_run_are_named(tmp_path):
+    project(tmp_path)
+    put(tmp_path / "results", NEIGHBOURS, "glue/rte", {"ics, K = 1": LOW, "ics, K = 2": HIGH})
+    page.write(tmp_path)
+    text = (tmp_path / "docs" / "evidence.md").read_text()
+    assert "### K of ICS" in text and "- K of ICS" not in text
+    titles = [title for title in GROUPS if title != "K of ICS"]
+    assert titles and all(f"- {title}\n" in text and f"### {title}" not in text for title in titles)
+
+
 def test_settings_that_failed_are_named(tmp_path):
     put(tmp_path, MAIN, "glue/rte", {"kd": LOW})
     file = tmp_path / MAIN / "rte.json"

@@ -410,6 +410,9 @@ def test_jobs_that_are_left_are_counted_by_their_settings(study_of, tmp_path):
     chosen = entry["chosen"]["method.temperature"]
     assert left(methods={"kd": {"grid": {"method.temperature": [chosen, 7]}}}, **seeds) == 1
     assert left(methods={"kd": {"grid": {"method.temperature": [7, 8]}}}, **seeds) == 2 + 3
+    # the seed that chose is none of a method that has nothing to choose
+    fixed = {"kd": {"method.temperature": chosen}}
+    assert left(methods=fixed, **seeds) == 0 and left(methods=fixed, seeds=[1, 2, 3, 4], select_seeds=[0]) == 1
     # what TPE will propose is not known: all runs of the method count
     search = {"sampler": "tpe", "trials": 2}
     assert left(methods=kd, search=search, **seeds) == 0

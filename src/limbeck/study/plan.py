@@ -89,8 +89,9 @@ class Plan:
         if study.search.sampler == "tpe" and self.searches(task, label):
             ours = file_name(task, study.method(task, label), "s")
             return [folder for name, folder in there.items() if re.fullmatch(rf"{re.escape(ours)}\d+-\w+", name)]
-        seeds = dict.fromkeys([*study.chosen_on, *study.seeds]) if there else ()
-        jobs = [self.run(task, label, point, seed, "kept") for point in study.points(task, label) for seed in seeds]
+        choosing = study.chosen_on if self.searches(task, label) else []
+        points = study.points(task, label) if there else []
+        jobs = [self.run(task, label, point, seed, "kept") for point in points for seed in (*choosing, *study.seeds)]
         return [there[key] for key in dict.fromkeys(job.key for job in jobs) if key in there]
 
     def first_point(self, task: str, label: str) -> Point:
