@@ -77,12 +77,6 @@ def ablation_tables(results: Results) -> list[Table]:
     return tables
 
 
-def missing_ablations(results: Results) -> list[str]:
-    """The groups of which no task has a table."""
-    there = {table.title for table in ablation_tables(results)}
-    return [title for title in GROUPS if title not in there]
-
-
 def terms_table(results: Results) -> Table:
     """What each loss did: the terms at the beginning and the end of training, and the agreement with the teacher."""
     rows = []

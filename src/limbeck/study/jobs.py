@@ -123,10 +123,11 @@ class CacheJob(Job):
     def serves(self, label: str, values: dict[str, Any]) -> bool:
         """Whether the cache was made, and for what this run asks: a grid or a changed study may ask for other texts."""
         decided = self._decided()
-        return label in decided["serves"] and decided["asked"][label] == _asked(values)
+        return label in decided["serves"] and decided["asked"].get(label) == _asked(values)
 
     def _decided(self) -> dict[str, Any]:
-        return json.loads(self.marker.read_text()) if self.marker.is_file() else {"serves": [], "asked": {}}
+        nothing: dict[str, Any] = {"serves": [], "asked": {}}  # older files have no second part
+        return nothing | (json.loads(self.marker.read_text()) if self.marker.is_file() else {})
 
 
 @dataclass(frozen=True)

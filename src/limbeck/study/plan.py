@@ -75,12 +75,10 @@ class Plan:
         """How many jobs are still to be done, as far as that can be known before settings are chosen."""
         study = self.study
         jobs = [job for task in study.tasks for job in (self.teacher(task), self.cache(task)) if job is not None]
-        runs = [
-            self.count(task, label) - len(self.finished(task, label))
-            for task in study.tasks
-            for label in study.labels(task)
-        ]
-        return sum(max(0, left) for left in runs) + sum(not job.finished() for job in jobs)
+        runs = sum(self.count(task, label) for task in study.tasks for label in study.labels(task))
+        # of any settings: to know those of a large grid takes minutes
+        finished = len(list(self.folder.glob("runs/*/metrics.json")))
+        return max(1, runs - finished) + sum(not job.finished() for job in jobs)
 
     def finished(self, task: str, label: str) -> list[Path]:
         """The folders of a method's finished runs, those of other settings left out where settings are known."""
