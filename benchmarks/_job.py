@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification
 
 from limbeck import METHODS, CachedTeacher, Distiller, FeatureCache, LiveTeacher, Pair
-from limbeck.features import Features, Wanted
 from limbeck.methods import find_method
-from limbeck.stages import stages_of_method
+from limbeck.models.features import Features, Wanted
+from limbeck.recipes.stages import stages_of_method
 
 MOVING = ("theseus", "metadistil", "reptiledistil")  # they run or train the teacher's own blocks
 LABELS = 3

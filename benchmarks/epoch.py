@@ -25,9 +25,9 @@ from _table import Row, finish, parser, seconds
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
 from limbeck import load_recipe
-from limbeck.assemble import assemble, load_data
-from limbeck.caching import named_cache, use_cache
-from limbeck.trainer import DistillTrainer
+from limbeck.training.assemble import assemble, load_data
+from limbeck.training.cache_policy import named_cache, use_cache
+from limbeck.training.trainer import DistillTrainer
 
 SHARED = Path(__file__).parents[2] / "shared"
 FASTER = {"cola": 8.0, "rte": 2.5}  # dynamic and cached, against fixed and live

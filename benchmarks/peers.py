@@ -75,12 +75,12 @@ let_torchvision_import()
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, TrainingArguments
 
 from limbeck import CachedTeacher, Distiller, FeatureCache, LiveTeacher, Objective, Pair, SoftLogits, TaskLoss
-from limbeck.fingerprint import fingerprint
+from limbeck.distillation.fingerprint import fingerprint
 from limbeck.methods.fitnets import Hint
 from limbeck.methods.pkd import pkd
+from limbeck.models.vocabulary import make_wordpiece
 from limbeck.tasks import Collator, encode, load_task
-from limbeck.tokenizer import make_wordpiece
-from limbeck.trainer import DistillTrainer
+from limbeck.training.trainer import DistillTrainer
 
 SHARED = Path(__file__).parents[2] / "shared"
 LENGTH, WIDTH = 128, 384
@@ -155,7 +155,7 @@ def tokenizer_and_task() -> tuple[Any, Any]:
 def rows(size: Size, longest: bool) -> Any:
     """The training rows in a seeded random order, which is the order of the padded batches, too."""
     tokenizer, task = tokenizer_and_task()
-    encoded = encode(task, task.split("train"), tokenizer, LENGTH)
+    encoded = encode(task.text_columns, task.split("train"), tokenizer, LENGTH)
     order = torch.randperm(len(encoded), generator=torch.Generator().manual_seed(0)).tolist()
     if longest:
         lengths = [len(ids) for ids in encoded["input_ids"]]

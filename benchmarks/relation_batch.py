@@ -29,10 +29,10 @@ SIDES = {"one part": (PART, None), "few": (FEW, PART), "many": (MANY, PART), "at
 
 
 def made(method: str, side: str) -> tuple[Job, Distiller]:
-    samples, at_a_time = SIDES[side]
+    samples, micro_batch_size = SIDES[side]
     job = Job(**SIZE, batch_size=samples)
     distiller = job.distiller(method).eval()  # without dropout, which draws by the batch
-    distiller.at_a_time = at_a_time
+    distiller.micro_batch_size = micro_batch_size
     return job, distiller
 
 

@@ -36,34 +36,41 @@ class Finding:
 
 
 CLAIMS = (
-    Claim("000", "CKA beside logits and labels beats fine-tuning", "cka", ("ft",)),
-    Claim("000", "Shape beside logits and labels beats fine-tuning", "shape", ("ft",)),
-    Claim("000", "CKA adds to what the logits give", "cka", ("kd",)),
-    Claim("000", "Shape adds to what the logits give", "shape", ("kd",)),
-    Claim("000", "CKA is the better of the two measures", "cka", ("shape",)),
-    Claim("000", "three aligned pairs of layers beat one (CKA)", "cka, 3 pairs", ("cka, 1 pair",)),
-    Claim("000", "three aligned pairs of layers beat one (Shape)", "shape, 3 pairs", ("shape, 1 pair",)),
-    Claim("001", "FSD beats distillation of the logits", "fsd", ("kd",)),
-    Claim("001", "FSD beats PKD and RKD", "fsd", ("pkd", "rkd")),
+    Claim("Anonymous (ACL)", "CKA beside logits and labels beats fine-tuning", "cka", ("ft",)),
+    Claim("Anonymous (ACL)", "Shape beside logits and labels beats fine-tuning", "shape", ("ft",)),
+    Claim("Anonymous (ACL)", "CKA adds to what the logits give", "cka", ("kd",)),
+    Claim("Anonymous (ACL)", "Shape adds to what the logits give", "shape", ("kd",)),
+    Claim("Anonymous (ACL)", "CKA is the better of the two measures", "cka", ("shape",)),
+    Claim("Anonymous (ACL)", "three aligned pairs of layers beat one (CKA)", "cka, 3 pairs", ("cka, 1 pair",)),
+    Claim("Anonymous (ACL)", "three aligned pairs of layers beat one (Shape)", "shape, 3 pairs", ("shape, 1 pair",)),
+    Claim("Jung et al. 2023", "FSD beats distillation of the logits", "fsd", ("kd",)),
+    Claim("Jung et al. 2023", "FSD beats PKD and RKD", "fsd", ("pkd", "rkd")),
     Claim(
-        "001",
+        "Jung et al. 2023",
         "all three structures together beat fewer of them",
         "fsd",
         ("fsd without L and G", "fsd without I and G", "fsd without I and L", "fsd without G"),
     ),
-    Claim("002", "FCD beats fine-tuning", "fcd", ("ft",)),
-    Claim("002", "FCD beats distillation of the logits", "fcd", ("kd",)),
-    Claim("002", "FCD beats relations of queries, keys and values (MiniLMv2)", "fcd", ("minilmv2",)),
-    Claim("002", "Pearson's correlation is a better loss than MSE and KL", "fcd", ("fcd, MSE", "fcd, KL")),
+    Claim("Huang et al. 2023", "FCD beats fine-tuning", "fcd", ("ft",)),
+    Claim("Huang et al. 2023", "FCD beats distillation of the logits", "fcd", ("kd",)),
+    Claim("Huang et al. 2023", "FCD beats relations of queries, keys and values (MiniLMv2)", "fcd", ("minilmv2",)),
     Claim(
-        "002",
+        "Huang et al. 2023", "Pearson's correlation is a better loss than MSE and KL", "fcd", ("fcd, MSE", "fcd, KL")
+    ),
+    Claim(
+        "Huang et al. 2023",
         "l2 is a better norm than none, LayerNorm and softmax",
         "fcd",
         ("fcd, no norm", "fcd, LayerNorm", "fcd, softmax"),
     ),
-    Claim("002", "layers spread evenly beat top and bottom ones", "fcd", ("fcd, top layers", "fcd, bottom layers")),
-    Claim("003", "ICS beats distillation of the logits", "ics", ("kd",)),
-    Claim("003", "ICS beats PKD", "ics", ("pkd",)),
+    Claim(
+        "Huang et al. 2023",
+        "layers spread evenly beat top and bottom ones",
+        "fcd",
+        ("fcd, top layers", "fcd, bottom layers"),
+    ),
+    Claim("Saadi et al. 2023", "ICS beats distillation of the logits", "ics", ("kd",)),
+    Claim("Saadi et al. 2023", "ICS beats PKD", "ics", ("pkd",)),
 )
 
 

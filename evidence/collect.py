@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from evidence.dev_terms import FILE as DEV_TERMS
+from limbeck._internal.files import write_text
 from limbeck.analysis.record import read_record
 from limbeck.compare.entries import STUDY_RESULTS
-from limbeck.compare.finished import read_mapping
-from limbeck.files import write_text
-from limbeck.recipe_files import shipped_recipes
-from limbeck.study.description import short
+from limbeck.recipes.files import shipped_recipes
+from limbeck.runs.reader import read_mapping
+from limbeck.study.description import short_task
 
 # the shipped recipe whose printed scores a method is shown beside
 _BESIDE = {
@@ -32,7 +32,7 @@ _BESIDE = {
     "ics": "ics/{task}-ics",
     "pkd": "pkd/{task}-pkd",
     "rkd": "rkd/{task}-rkd",
-    "minilmv2": "minilmv2/{task}-minilmv2-003",
+    "minilmv2": "minilmv2/{task}-minilmv2-saadi2023",
     "cka, 1 pair": "alignment/{task}-cka-1-pair",
     "cka, 3 pairs": "alignment/{task}-cka-3-pairs",
     "shape, 1 pair": "alignment/{task}-shape-1-pair",
@@ -54,7 +54,7 @@ def main() -> None:
     results = read_mapping(words.study / STUDY_RESULTS)
     asked = read_mapping(words.study / "study.yaml")
     for task in asked["tasks"]:
-        file = words.output / f"{short(task)}.json"
+        file = words.output / f"{short_task(task)}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         found = {"study": words.output.name} | _task(words.study, results, asked, task)
         write_text(file, json.dumps(found, indent=1) + "\n")
@@ -87,7 +87,7 @@ def _task(study: Path, results: Mapping[str, Any], asked: Mapping[str, Any], tas
 
 def _printed(label: str, task: str) -> list[dict[str, Any]]:
     """What a paper reports of this method on this task, with its own models."""
-    name = _BESIDE.get(label, "").format(task=short(task))
+    name = _BESIDE.get(label, "").format(task=short_task(task))
     recipe = shipped_recipes().get(name)
     return recipe.values.get("reported") or [] if recipe else []
 

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from evidence.tables import BASELINES
-from limbeck.analysis.opened import Opened, open_run
+from limbeck._internal.files import write_text
+from limbeck.analysis.loaded_run import LoadedRun, load_run
 from limbeck.compare.entries import STUDY_RESULTS
-from limbeck.compare.finished import read_mapping
-from limbeck.distiller import Distiller
-from limbeck.files import write_text
-from limbeck.objective import Objective, Term
+from limbeck.distillation.distiller import Distiller
+from limbeck.distillation.objective import Objective, Term
+from limbeck.runs.reader import read_mapping
 
 FILE = "dev_terms.json"
 _EXAMPLES = 1000
@@ -37,15 +37,15 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = defaultdict(dict)
     for task, runs in first_runs(study).items():
         # what students of these make of a loss that they did not train on
-        beside = {label: open_run(runs[label], _EXAMPLES) for label in BASELINES if label in runs}
+        beside = {label: load_run(runs[label], _EXAMPLES) for label in BASELINES if label in runs}
         for label, run in runs.items():
-            opened = beside.get(label) or open_run(run, _EXAMPLES)
+            opened = beside.get(label) or load_run(run, _EXAMPLES)
             found[task][label] = measure(opened, {**beside, label: opened}, study)
             print(task, label, found[task][label])
     write_text(study / FILE, json.dumps(found, indent=1) + "\n")
 
 
-def measure(opened: Opened, students: dict[str, Opened], folder: Path) -> dict[str, Any]:
+def measure(opened: LoadedRun, students: dict[str, LoadedRun], folder: Path) -> dict[str, Any]:
     """The terms of a method's loss for its student before training, and for trained ones; and how hard each pulls."""
     objective = _without_preparation(opened.parts.distiller.objective).to(opened.device)
     teacher = opened.teacher("validation", objective.needs().teacher, folder) if opened.parts.teacher else None
@@ -74,7 +74,7 @@ def _without_preparation(objective: Objective) -> Objective:
     return Objective(**kept)
 
 
-def _terms(distiller: Distiller, opened: Opened) -> dict[str, float]:
+def _terms(distiller: Distiller, opened: LoadedRun) -> dict[str, float]:
     values: dict[str, list[float]] = defaultdict(list)
     for batch in opened.batches():
         for name, value in distiller(**batch)["terms"].items():
@@ -82,7 +82,7 @@ def _terms(distiller: Distiller, opened: Opened) -> dict[str, float]:
     return {name: fmean(found) for name, found in values.items()}
 
 
-def _pulls(distiller: Distiller, opened: Opened) -> dict[str, float]:
+def _pulls(distiller: Distiller, opened: LoadedRun) -> dict[str, float]:
     """The norm of the gradient of each term with its weight, on the student before training."""
     parameters = [weight for weight in distiller.student.parameters() if weight.requires_grad]
     pulls: dict[str, list[float]] = defaultdict(list)

@@ -21,9 +21,9 @@ from evidence.tables import (
     terms_table,
     times_table,
 )
+from limbeck._internal.files import write_text
 from limbeck.compare.tables import Table, render
-from limbeck.files import write_text
-from limbeck.study.description import short
+from limbeck.study.description import short_task
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- evidence: make evidence-page -->", "<!-- end of evidence -->"
@@ -137,7 +137,7 @@ def _source(study: str, values: Mapping[str, Any]) -> str:
     seeds = ", ".join(map(str, values["seeds"]))
     commits = ", ".join(f"`{commit[:10]}`" for commit in values["commits"])
     runs = sum(len(method["runs"]) for method in values["methods"])
-    return f"| `results/{study}/{short(values['task'])}.json` | {seeds} | {commits} | {runs} |"
+    return f"| `results/{study}/{short_task(values['task'])}.json` | {seeds} | {commits} | {runs} |"
 
 
 def _markdown(table: Table) -> str:

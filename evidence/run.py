@@ -18,13 +18,13 @@ import yaml
 from evidence.dev_terms import first_runs
 from evidence.page import ROOT
 from evidence.results import ABLATIONS, MAIN, OTHERS, TASKS
-from limbeck.study.description import short
+from limbeck.study.description import short_task
 from limbeck.study.loading import load_study
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tasks", nargs="+", choices=[short(task) for task in TASKS], metavar="task")
+    parser.add_argument("tasks", nargs="+", choices=[short_task(task) for task in TASKS], metavar="task")
     parser.add_argument("--study", choices=(MAIN, OTHERS, *ABLATIONS), default=MAIN)
     parser.add_argument("--data", default="data/glue", help="the folder of GLUE's tasks")
     parser.add_argument("--encoder", default="", help="a copy of the teacher's encoder, instead of the hub's")
@@ -35,7 +35,7 @@ def main() -> None:
     _run("limbeck", *study(words.study, words.tasks), *settings, "--workers", words.workers, "-o", words.folder)
     if words.study == MAIN:
         for task, runs in first_runs(words.folder).items():
-            pictures = words.folder / "figures" / short(task)
+            pictures = words.folder / "figures" / short_task(task)
             _run("limbeck", "analyze", *runs.values(), "--no-cost", "-o", pictures)
         _run("evidence.dev_terms", words.folder)
     _run("evidence.collect", words.folder, ROOT / "results" / words.study)

@@ -9,7 +9,7 @@ from evidence.claims import CLAIMS, LEVEL, Finding, findings_of, verdict
 from evidence.results import MAIN, OTHERS, TASKS, Line, Results, compared, testable
 from limbeck.compare.tables import Cell, Table
 from limbeck.stats import Summary
-from limbeck.study.description import short
+from limbeck.study.description import short_task
 
 BASELINES = {"ft": "†", "kd": "‡"}
 MISSING = "missing"
@@ -32,7 +32,7 @@ def main_table(results: Results) -> Table:
     marks = _marks(results)
     head = ["method"]
     for task in TASKS:
-        head += [f"{short(task)} ({_metric(results, task)})", "paper"]
+        head += [f"{short_task(task)} ({_metric(results, task)})", "paper"]
     rows = [_row("majority class", [_of_teacher(results, task, "majority") for task in TASKS])]
     rows.append(_row("teacher", [_of_teacher(results, task, "metrics") for task in TASKS]))
     for label in ALL_METHODS:
@@ -72,7 +72,12 @@ def ablation_tables(results: Results) -> list[Table]:
                 )
                 for line, found in zip(lines, tests, strict=True)
             ]
-            head = ("method", f"{short(task)} ({_metric(results, task)})", f"against {lines[0].label} (p)", "paper")
+            head = (
+                "method",
+                f"{short_task(task)} ({_metric(results, task)})",
+                f"against {lines[0].label} (p)",
+                "paper",
+            )
             tables.append(Table(title, head, tuple(rows)))
     return tables
 
@@ -89,7 +94,7 @@ def terms_table(results: Results) -> Table:
             ]
             agreement = line.mean("agreement")
             agrees = "" if agreement is None else f"{100 * agreement:.1f}"
-            rows.append((Cell(short(task)), Cell(line.label), Cell(", ".join(terms)), Cell(agrees)))
+            rows.append((Cell(short_task(task)), Cell(line.label), Cell(", ".join(terms)), Cell(agrees)))
     return Table("Terms", ("task", "method", "terms, first → last", "agreement"), tuple(rows), left=3)
 
 
@@ -104,7 +109,7 @@ def dev_table(results: Results) -> Table:
                 cells = [
                     Cell(f"{of[name]:.3g}" if name in of else MISSING) for name in ("before", *BASELINES, line.label)
                 ]
-                rows.append((Cell(short(task)), Cell(line.label), Cell(term), *cells, Cell(f"{pull:.2g}")))
+                rows.append((Cell(short_task(task)), Cell(line.label), Cell(term), *cells, Cell(f"{pull:.2g}")))
     return Table(
         "Terms on validation data",
         ("task", "loss of", "term", "before", *BASELINES, "its own student", "pull"),
@@ -124,7 +129,7 @@ def times_table(results: Results) -> Table:
             rows.append((Cell(label), *cells))
     teachers = [results.files[MAIN, task].values["teacher"]["seconds"] / 60 for task in tasks]
     rows.insert(0, (Cell("teacher"), *(Cell(f"{minutes:.1f}") for minutes in teachers)))
-    return Table("Minutes", ("method", *map(short, tasks)), tuple(rows))
+    return Table("Minutes", ("method", *map(short_task, tasks)), tuple(rows))
 
 
 def settings_table(results: Results) -> Table:
@@ -134,7 +139,7 @@ def settings_table(results: Results) -> Table:
         for task in results.tasks(study):
             for line in results.files[study, task].lines.values():
                 tried = [_trial(**trial) for trial in line.values["searched"]]
-                rows.append((Cell(short(task)), Cell(line.label), Cell("; ".join(tried) or "nothing searched")))
+                rows.append((Cell(short_task(task)), Cell(line.label), Cell("; ".join(tried) or "nothing searched")))
     return Table("Settings", ("task", "method", "settings tried, with their scores"), tuple(rows), left=3)
 
 
@@ -142,7 +147,7 @@ def readme_table(results: Results) -> Table:
     """The first columns of the main table, for a smaller place."""
     marks = _marks(results)
     tasks = results.tasks(MAIN)
-    head = ("method", *(f"{short(task)} ({_metric(results, task)})" for task in tasks))
+    head = ("method", *(f"{short_task(task)} ({_metric(results, task)})" for task in tasks))
     rows = [(Cell("teacher"), *(_of_teacher(results, task, "metrics") for task in tasks))]
     for label in ALL_METHODS:
         lines = [results.searched(task, label) for task in tasks]
@@ -206,7 +211,7 @@ def _metric(results: Results, task: str) -> str:
 
 def _finding(finding: Finding) -> str:
     beside = f" against {finding.theirs.label}"
-    return f"{short(finding.ours.task)}{beside} {finding.test.difference:+.1f} ({_p(finding.p)})"
+    return f"{short_task(finding.ours.task)}{beside} {finding.test.difference:+.1f} ({_p(finding.p)})"
 
 
 def _p(value: float) -> str:

@@ -18,11 +18,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from tiny import VOCAB, WORDS, sentences, tiny_model, write_csv
+from helpers.tiny import VOCAB, WORDS, sentences, tiny_model, write_csv
 from transformers import AutoTokenizer
 
-from limbeck.cli import main
-from limbeck.tokenizer import make_wordpiece
+from limbeck.cli.main import main
+from limbeck.models.vocabulary import make_wordpiece
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,5 @@
 """``python -m limbeck`` is the ``limbeck`` command."""
 
-from limbeck.cli import main
+from limbeck.cli.main import main
 
 main()

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 from limbeck.analysis.analyze import analyze
 from limbeck.analysis.record import Record
 from limbeck.errors import DataError, MissingExtra
-from limbeck.models import depth_of
-from limbeck.recipe import load_recipe
+from limbeck.models.loading import depth_of
+from limbeck.models.vocabulary import make_wordpiece
+from limbeck.recipes.recipe import load_recipe
 from limbeck.report.page import write_report
-from limbeck.run import execute
-from limbeck.run_directory import RunDirectory
+from limbeck.runs.directory import RunDirectory
 from limbeck.tasks import load_task
 from limbeck.tasks.glue import GLUE
 from limbeck.tasks.task import Task
-from limbeck.tokenizer import make_wordpiece
+from limbeck.training.execute import execute
 
 logger = logging.getLogger("limbeck")
 

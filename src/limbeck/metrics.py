@@ -6,6 +6,9 @@ import and most commands never score anything.
 
 from __future__ import annotations
 
+import collections
+import re
+import string
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +22,7 @@ _NOTHING = "There is nothing to score: no predictions were given. Check that the
 Metric = Callable[[Any, Any], float]
 
 
-def shown(name: str, value: float) -> str:
+def readable_score(name: str, value: float) -> str:
     """A metric's value for people: 0.7123 of accuracy is 71.23."""
     return f"{value:.4g}" if name in SMALLER_IS_BETTER else f"{100 * value:.2f}"
 
@@ -156,3 +159,35 @@ def _finite(predictions: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np
             "The model has probably diverged; lower train.learning_rate."
         )
     return predictions, labels
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
+_PUNCTUATION = set(string.punctuation)
+
+
+def normalized_answer(text: str) -> str:
+    """Without case, punctuation, articles and extra blanks, as SQuAD compares answers."""
+    kept = "".join(character for character in text.lower() if character not in _PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", kept).split())
+
+
+def answer_scores(prediction: str, answers: Sequence[str], unanswerable: bool = False) -> tuple[float, float]:
+    """SQuAD's exact match and F1: the best over the known answers.
+
+    Where questions may have none (2.0), answers that are empty once normalised do not count, a question without answers
+    is right if it is answered by nothing, and F1 against nothing is 1 or 0.
+    """
+    if unanswerable:
+        answers = [answer for answer in answers if normalized_answer(answer)] or [""]
+    ours = normalized_answer(prediction)
+    exact = max((float(ours == normalized_answer(answer)) for answer in answers), default=0.0)
+    return exact, max(
+        (_token_f1(ours.split(), normalized_answer(answer).split(), unanswerable) for answer in answers), default=0.0
+    )
+
+
+def _token_f1(ours: list[str], theirs: list[str], unanswerable: bool) -> float:
+    if unanswerable and not (ours and theirs):
+        return float(ours == theirs)
+    common = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
+    return 2 * common / (len(ours) + len(theirs)) if common else 0.0

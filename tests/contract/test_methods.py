@@ -8,14 +8,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from method_cases import DECIDES_TOKENS, DEPTH, PROBLEMS, WIDTH, cases, features, labels_for, objective_for, tensors
-from tiny import ROOT, tiny_batch, tiny_model
+from helpers.method_cases import (
+    DECIDES_TOKENS,
+    DEPTH,
+    PROBLEMS,
+    WIDTH,
+    cases,
+    features,
+    labels_for,
+    objective_for,
+    tensors,
+)
+from helpers.tiny import ROOT, tiny_batch, tiny_model
 
 from limbeck import METHODS, Distiller, Features, LearningTeacher, LiveTeacher, Pair, Wanted, load_recipe
-from limbeck.features import LAYERED
-from limbeck.pair import Shape
-from limbeck.recipe_files import shipped_recipes
-from limbeck.schema import options_of
+from limbeck.distillation.pair import ModelShape
+from limbeck.models.features import LAYERED
+from limbeck.options import options_of
+from limbeck.recipes.files import shipped_recipes
 
 FAMILIES = ("bert", "roberta", "gpt2")
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -130,7 +140,7 @@ def test_needs_name_layers_that_exist(name, options):
 
 @pytest.mark.parametrize("name", [name for name in METHODS if "mask_padding" in options_of(METHODS[name]).model_fields])
 def test_a_method_that_counts_padding_says_that_it_needs_the_teachers(name):
-    shape = Shape("bert", DEPTH, WIDTH, 4)
+    shape = ModelShape("bert", DEPTH, WIDTH, 4)
     pair = Pair(shape, shape, "classification", 3)
     assert METHODS[name](pair, mask_padding=False).needs().teacher.padding
     assert not METHODS[name](pair).needs().teacher.padding

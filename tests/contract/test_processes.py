@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from method_cases import PROBLEMS, cases, features, labels_for, objective_for, tensors
-from several import in_processes
+from helpers.method_cases import PROBLEMS, cases, features, labels_for, objective_for, tensors
+from helpers.two_processes import in_processes
 
 from limbeck import Features
-from limbeck.together import averaged, processes, rank
+from limbeck._internal.processes import mean_over_processes, process_count, rank
 
 PARTS = {"uneven": ((5, 9), (3, 7, 6)), "nothing left": ((5, 9, 4), ()), "three": ((5,), (9, 3), (7, 6, 2, 4))}
 
@@ -52,14 +52,14 @@ def _distance(name: str, options: dict[str, Any], problem: str, parts: tuple[tup
     mine = _part(whole, own, width)
     here = objective(mine, _part(teacher, own, width), {"labels": _cut(labels, own, width, max(samples))})
     objective.total(here).backward()
-    gradients = averaged([p.grad if p.grad is not None else torch.zeros_like(p) for p in trained])
+    gradients = mean_over_processes([p.grad if p.grad is not None else torch.zeros_like(p) for p in trained])
     return {
-        "value": max(_apart(averaged([here[term]])[0], values[term]) for term in values),
+        "value": max(_apart(mean_over_processes([here[term]])[0], values[term]) for term in values),
         "of the terms": max(map(_apart, gradients, expected), default=0.0),
         # the mean over processes is taken of what follows from them
         "of the features": max(
             (
-                _apart(_or_zero(ours) / processes(), _cut(_or_zero(theirs), own, width, max(samples)))
+                _apart(_or_zero(ours) / process_count(), _cut(_or_zero(theirs), own, width, max(samples)))
                 for ours, theirs in zip(tensors(mine), tensors(whole), strict=True)
             ),
             default=0.0,

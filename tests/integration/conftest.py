@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tiny_runs import TinyRuns
+from helpers.tiny_runs import TinyRuns
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,16 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from tiny import read_json
-from tiny_runs import RUNS, recipe_of
+from helpers.tiny import read_json
+from helpers.tiny_runs import RUNS, recipe_of
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from evidence import dev_terms
-from limbeck.analysis import cost, opened
+from limbeck.analysis import cost
+from limbeck.analysis import loaded_run as opened
 from limbeck.analysis.analyze import Settings, analyze
 from limbeck.analysis.geometry import RELATIONS, IntraClassSimilarity, LayerCKA, RelationDifference, heat_map
-from limbeck.analysis.opened import open_run
+from limbeck.analysis.loaded_run import load_run
 from limbeck.analysis.record import NORMS, read_record
 
 pytestmark = pytest.mark.usefixtures("quick_collection")
@@ -114,7 +115,7 @@ def pooled(layers, mask, pool):
 def test_against_plain_transformers(run, pool, layer):
     path = run("kd")
     (record,) = analyze([path], Settings(pool=pool, layer=layer, estimator="biased", cost=False))
-    batches = list(open_run(path, 1000).batches())
+    batches = list(load_run(path, 1000).batches())
     ids = [number for batch in batches for number in batch["ids"].tolist()]
     assert sorted(ids) == list(range(40)) != ids and {len(batch["ids"]) for batch in batches} == {5}
     teacher, after = map(AutoModel.from_pretrained, (recipe_of(path)["teacher"]["model"], path / "student"))
@@ -184,7 +185,7 @@ def test_a_student_that_is_its_teacher(run):
 @pytest.mark.parametrize("name", ["narrow", "stages"])
 def test_the_student_before_training_is_the_one_that_training_began_with(run, trained, name):
     """Its weights were random, or those of the stage before."""
-    models = open_run(run(name), 8)
+    models = load_run(run(name), 8)
     source = trained(name) / "stage-1" if name == "stages" else trained(name)  # which was not changed by training
     weights = AutoModelForSequenceClassification.from_pretrained(source / "student").state_dict()
     after = models.after.state_dict()
@@ -216,7 +217,7 @@ def test_a_memory_larger_than_the_sample_of_the_training_data(run, monkeypatch):
 
 def test_terms_on_validation_data_and_how_hard_they_pull(run, tmp_path):
     """The task's loss in plain transformers: before training, after it, and its gradient with its weight."""
-    kd, fsd = (open_run(run(name), 1000) for name in ("kd", "fsd"))
+    kd, fsd = (load_run(run(name), 1000) for name in ("kd", "fsd"))
     found = dev_terms.measure(kd, {"kd": kd, "fsd": fsd}, tmp_path)
     models = {"before": kd.before, "kd": kd.after, "fsd": fsd.after}
     inputs = ("input_ids", "attention_mask", "labels")

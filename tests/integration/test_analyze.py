@@ -8,18 +8,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from tiny import read_json
+from helpers.tiny import read_json
 
 from limbeck import execute, load_recipe
 from limbeck.analysis.analyze import Settings, analyze
 from limbeck.analysis.decisions import decisions_of
-from limbeck.analysis.passes import Seen
+from limbeck.analysis.geometry_pass import Seen
 from limbeck.analysis.record import read_record
-from limbeck.assemble import assemble, load_data
-from limbeck.capture import Capture
-from limbeck.inference import predict_logits
+from limbeck.distillation.teachers import LiveTeacher
+from limbeck.inference.logits import predict_logits
+from limbeck.models.capture import Capture
 from limbeck.report.drawing import inline_svg
-from limbeck.teacher import LiveTeacher
+from limbeck.training.assemble import assemble, load_data
 
 pytestmark = pytest.mark.usefixtures("quick_collection")
 QUICK = Settings(cost=False)

@@ -6,11 +6,11 @@ import os
 import sys
 
 import pytest
-from tiny import sentences, tiny_model, write_csv
+from helpers.tiny import sentences, tiny_model, write_csv
 from transformers import AutoTokenizer
 
-from limbeck.cli import main
-from limbeck.tokenizer import make_wordpiece
+from limbeck.cli.main import main
+from limbeck.models.vocabulary import make_wordpiece
 
 
 @pytest.fixture()
@@ -204,7 +204,7 @@ def test_an_output_that_cannot_be_written(distil, tmp_path):
 def test_a_full_disk_gives_one_message(distil, monkeypatch):
     import errno
 
-    import limbeck.run
+    import limbeck.training.execute
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "run/recipe.yaml")

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import read_json, tiny_model
+from helpers.tiny import read_json, tiny_model
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck.deploy.bench import bench
 from limbeck.deploy.memory import memory_of
-from limbeck.deploy.onnx_model import write_onnx
-from limbeck.deploy.served import open_served
+from limbeck.deploy.onnx import write_onnx
 from limbeck.errors import ModelError
-from limbeck.student import keep_layers
+from limbeck.inference.served import open_served
+from limbeck.models.students import keep_layers
 
 needs_onnx = pytest.mark.skipif(
     not importlib.util.find_spec("onnxruntime"), reason="onnxruntime is not installed: pip install 'limbeck[onnx]'"

@@ -12,11 +12,11 @@ from statistics import fmean, stdev
 
 import pytest
 import yaml
-from browser import background, chromium, contrasts, luminance, needs_browser, texts
-from tiny import SHARED, read_json, tiny_model
+from helpers.browser import background, chromium, contrasts, luminance, needs_browser, texts
+from helpers.tiny import SHARED, read_json, tiny_model
 
+from limbeck.models.vocabulary import make_wordpiece
 from limbeck.tasks import load_task
-from limbeck.tokenizer import make_wordpiece
 
 GLUE = SHARED / "data" / "glue"
 pytestmark = [

@@ -14,18 +14,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from chaos import kill_after
+from helpers.killing import kill_after
+from helpers.tiny import sentences, table_task, tiny_model, write_csv
 from safetensors import safe_open
 from safetensors.torch import load_file
-from tiny import sentences, table_task, tiny_model, write_csv
 
-from limbeck import cache as cache_module
-from limbeck import caching, execute, load_recipe
+from limbeck import execute, load_recipe
+from limbeck.distillation import feature_cache as cache_module
+from limbeck.distillation.teachers import LiveTeacher
 from limbeck.errors import CacheError
-from limbeck.run_directory import RunDirectory
+from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.encode import Collator
-from limbeck.teacher import LiveTeacher
-from limbeck.trainer import DistillTrainer
+from limbeck.training import cache_policy as caching
+from limbeck.training.trainer import DistillTrainer
 
 pytestmark = pytest.mark.usefixtures("quick_collection")
 METHODS = ["kd", "cka", "shape", "fsd", "fcd", "ics", "pkd", "minilmv2", "tinybert"]

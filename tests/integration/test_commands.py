@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limbeck.methods import METHODS
-from limbeck.recipe_files import shipped_recipes
+from limbeck.recipes.files import shipped_recipes
 from limbeck.tasks import TASKS
 
 COMMANDS = (

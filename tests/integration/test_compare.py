@@ -6,7 +6,7 @@ import csv
 import io
 
 import pytest
-from fake_runs import classes, make_run, make_runs, make_study
+from helpers.fake_runs import classes, make_run, make_runs, make_study
 
 FT, KD = [0.60, 0.61, 0.62], [0.70, 0.71, 0.72]
 

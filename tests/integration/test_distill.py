@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from chaos import kill_after, wait_for
+from helpers.killing import kill_after, wait_for
+from helpers.tiny import ROOT, SIZES, read_json, sentences, table_task, tiny_model, write_csv
 from safetensors.torch import load_file
-from tiny import ROOT, SIZES, read_json, sentences, table_task, tiny_model, write_csv
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck import METHODS, execute, load_recipe
 from limbeck.errors import ModelError
-from limbeck.run_directory import RunDirectory
+from limbeck.runs.directory import RunDirectory
 
 LABELS = {"id2label": {0: "negative", 1: "positive"}, "label2id": {"negative": 0, "positive": 1}}
 
@@ -177,8 +177,8 @@ def test_ctrl_c_says_how_to_continue(table_files, teacher_folder, tmp_path):
 
 
 def test_an_incomplete_checkpoint_is_not_used(tmp_path):
-    from limbeck.checkpoints import last_checkpoint
-    from limbeck.states import save_state, save_tensors
+    from limbeck._internal.tensors import save_state, save_tensors
+    from limbeck.training.checkpoints import last_checkpoint
 
     for step, state in ((4, '{"global_step": 4}'), (8, '{"cut')):
         folder = tmp_path / f"checkpoint-{step}"

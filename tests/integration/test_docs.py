@@ -8,9 +8,9 @@ import sys
 
 import pytest
 import yaml
-from tiny import ROOT
+from helpers.tiny import ROOT
 
-from limbeck.recipe import load_recipe
+from limbeck.recipes.recipe import load_recipe
 from limbeck.study.loading import load_study
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from glue_files import NLI, SCORES, write_glue
-from tiny import SIZES, VOCAB, read_json, sentences, tiny_model
+from helpers.glue_files import NLI, SCORES, write_glue
+from helpers.tiny import SIZES, VOCAB, read_json, sentences, tiny_model
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from limbeck import evaluate, execute, load_recipe
-from limbeck.cli import main
+from limbeck.cli.main import main
 from limbeck.tasks import load_task
 
 LABELS = {

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from tiny import DECODERS, read_json, tiny_batch, tiny_model
-from tiny_runs import recipe_of
+from helpers.tiny import DECODERS, read_json, tiny_batch, tiny_model
+from helpers.tiny_runs import recipe_of
 from transformers import AutoTokenizer
 
 from limbeck import evaluate
-from limbeck.capture import logits_of
 from limbeck.deploy.export import export
-from limbeck.deploy.onnx_model import write_onnx
-from limbeck.deploy.predict import predict_file
-from limbeck.deploy.served import FORMS, OnnxServed, open_served
+from limbeck.deploy.onnx import write_onnx
 from limbeck.errors import ExportError, MissingExtra, ModelError, RecipeError, RunError
-from limbeck.families import FAMILIES
+from limbeck.inference.predict import predict_file
+from limbeck.inference.served import FORMS, OnnxServed, open_served
+from limbeck.models.capture import logits_of
+from limbeck.models.families import FAMILIES
 from limbeck.tasks.files import read_columns
 
 pytestmark = pytest.mark.usefixtures("quick_collection")

@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 import pytest
-from tiny import ROOT, SHARED
+from helpers.tiny import ROOT, SHARED
 
 from limbeck import execute, load_recipe
 from limbeck.compare.answers import read_answers
 from limbeck.deploy.export import export
-from limbeck.deploy.served import FORMS
+from limbeck.inference.served import FORMS
 from limbeck.tasks import load_task
 
 GLUE, BANKING = SHARED / "data" / "glue", SHARED / "data" / "banking77"
@@ -74,7 +74,7 @@ def write_examples(block, file):
 def score_without_limbeck(folder, examples):
     # isolated: neither PYTHONPATH nor the working directory is looked into
     done = subprocess.run(
-        [sys.executable, "-I", str(ROOT / "tests" / "without_limbeck.py"), str(folder), str(examples)],
+        [sys.executable, "-I", str(ROOT / "tests" / "helpers" / "without_limbeck.py"), str(folder), str(examples)],
         capture_output=True,
         text=True,
         cwd=folder,

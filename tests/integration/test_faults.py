@@ -13,17 +13,18 @@ import sys
 
 import pytest
 import torch
-from chaos import wait_for
+from helpers.killing import wait_for
+from helpers.tiny import read_json, table_task
 from safetensors.torch import load_file
-from tiny import read_json, table_task
 from transformers import TrainerCallback
 
-import limbeck.trainer
+import limbeck.training.trainer
 from limbeck import execute, load_recipe
-from limbeck.checkpoints import last_checkpoint
+from limbeck._internal.locks import locked
+from limbeck._internal.tensors import load_state, load_tensors, save_state
 from limbeck.errors import RunError
-from limbeck.faults import BAD_BATCH, locked
-from limbeck.states import load_state, load_tensors, save_state
+from limbeck.training.checkpoints import last_checkpoint
+from limbeck.training.fault_handling import BAD_BATCH
 
 TRAIN = {"max_steps": 6, "batch_size": 8, "learning_rate": 1e-3, "logging_steps": 1, "eval_strategy": "no"}
 KEPT = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 9}
@@ -339,7 +340,7 @@ def test_a_full_disk_loses_nothing(writer, values, command, tmp_path, monkeypatc
     """While a checkpoint is written: one message, and the one before is used."""
     (tmp_path / "recipe.yaml").write_text(json.dumps(values()))
     assert command("distill", "recipe.yaml", "-o", "whole")[0] == 0
-    import limbeck.checkpoints
+    import limbeck.training.checkpoints
 
     real, calls = getattr(limbeck.checkpoints, writer), []
 
@@ -411,7 +412,7 @@ def test_what_cannot_be_kept_without_pickle_is_refused(tmp_path):
 def test_random_states_go_on(tmp_path):
     import numpy as np
 
-    from limbeck.checkpoints import SafeCheckpoints
+    from limbeck.training.checkpoints import SafeCheckpoints
 
     random.seed(1), np.random.seed(2), torch.manual_seed(3)
     SafeCheckpoints._save_rng_state(None, str(tmp_path))

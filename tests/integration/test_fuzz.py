@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from desk import Desk
-from fuzzed import FAMILY, NOT_HERE, RECIPES, STUDY, command_lines, recipe_files
-from fuzzed_tables import tables
+from helpers.fuzzed_inputs import FAMILY, NOT_HERE, RECIPES, STUDY, command_lines, recipe_files
+from helpers.fuzzed_tables import tables
+from helpers.user_folder import Desk
+from helpers.watched_commands import Outcome
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from watched import Outcome
 
 INPUTS = int(os.environ.get("LIMBECK_FUZZ", "500"))
 LONGEST_MESSAGE = 2_000  # characters

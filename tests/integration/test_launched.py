@@ -8,14 +8,14 @@ import shutil
 import subprocess
 import sys
 
-import launched
 import pytest
 import torch
 import yaml
-from method_cases import cases
+from helpers import launched_training as launched
+from helpers.method_cases import cases
+from helpers.tiny import read_json, table_task, without_dropout
+from helpers.two_processes import in_processes
 from safetensors.torch import load_file
-from several import in_processes
-from tiny import read_json, table_task, without_dropout
 
 SIZE = 4  # examples of a process
 OPTIONS = {

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from helpers.tiny import DECODERS, STYLES, make_bpe, sentences, tiny_model, write_csv
 from safetensors.torch import load_file
-from tiny import DECODERS, STYLES, make_bpe, sentences, tiny_model, write_csv
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForQuestionAnswering,
@@ -27,8 +27,8 @@ from transformers import (
 )
 
 from limbeck import evaluate, execute, load_recipe, load_task, predict_file
-from limbeck.families import FAMILIES
-from limbeck.models import label_config
+from limbeck.models.families import FAMILIES
+from limbeck.models.loading import label_config
 from limbeck.tasks import Task
 
 pytestmark = pytest.mark.usefixtures("quick_collection")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from chaos import kill_after
+from helpers.killing import kill_after
+from helpers.tiny import read_json, table_task
 from safetensors.torch import load_file
-from tiny import read_json, table_task
 
 from limbeck import execute, load_recipe
-from limbeck.assemble import assemble, load_data
 from limbeck.errors import RecipeError
+from limbeck.training.assemble import assemble, load_data
 
 
 def words(table_files, teacher, method, *more):

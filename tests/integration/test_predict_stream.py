@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tiny import sentences
+from helpers.tiny import sentences
 
-from limbeck.deploy import predict
-from limbeck.deploy.predict import predict_file
 from limbeck.errors import DataError
+from limbeck.inference import predict
+from limbeck.inference.predict import predict_file
 from limbeck.tasks.files import read_columns
 
 TEXTS = [text for text, _ in sentences(50, seed=5)]

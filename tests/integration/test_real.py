@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from helpers.tiny import SHARED, read_json
 from safetensors.torch import load_file
-from tiny import SHARED, read_json
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck import METHODS, execute, load_recipe
+from limbeck.models.vocabulary import make_wordpiece
 from limbeck.tasks import load_task
-from limbeck.tokenizer import make_wordpiece
 
 GLUE = SHARED / "data" / "glue"
 SQUAD, WNUT, BANKING, CLINC = (SHARED / "data" / name for name in ("squad", "wnut17", "banking77", "clinc150"))

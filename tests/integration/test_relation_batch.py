@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from method_cases import cases
+from helpers.method_cases import cases
+from helpers.tiny import table_task, tiny_batch, tiny_model, without_dropout
 from safetensors.torch import load_file
-from tiny import table_task, tiny_batch, tiny_model, without_dropout
 
 from limbeck import METHODS, Distiller, LiveTeacher, Method, Pair, execute, keep_layers, load_recipe
 from limbeck.errors import RecipeError
@@ -30,9 +30,9 @@ def distiller_of(name, options):
 def test_parts_are_the_whole(name, options, size):
     batch = tiny_batch(tuple([5, 9, 3, 7, 6, 4, 8]))
     found = []
-    for at_a_time in (None, size):
+    for micro_batch_size in (None, size):
         distiller = distiller_of(name, options)
-        distiller.at_a_time = at_a_time
+        distiller.micro_batch_size = micro_batch_size
         torch.manual_seed(1)
         output = distiller(**batch)
         output["loss"].backward()
@@ -51,7 +51,7 @@ def test_dropout_is_the_same_when_it_is_computed_again():
     for module in distiller.student.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.3
-    distiller.at_a_time = 2
+    distiller.micro_batch_size = 2
     batch = tiny_batch(tuple([5, 9, 3, 7, 6]))
     drawn = []
     distiller.student.get_input_embeddings().register_forward_hook(lambda *_: drawn.append(torch.get_rng_state()))

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from desk import Desk
-from fuzzed import KD, LAUGHS, STUDY
-from tiny import read_json, sentences, write_csv
-from watched import Outcome
+from helpers.fuzzed_inputs import KD, LAUGHS, STUDY
+from helpers.tiny import read_json, sentences, write_csv
+from helpers.user_folder import Desk
+from helpers.watched_commands import Outcome
 
-from limbeck.files import file_name
+from limbeck._internal.files import file_name
 
 COLUMNS = ["task.text=text", "task.label=label"]
 TABLE = ["--task", "table", "task.train=in/train.csv", *COLUMNS]

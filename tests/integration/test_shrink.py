@@ -11,21 +11,21 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from tiny import read_json, sentences, tiny_model, write_csv
+from helpers.tiny import read_json, sentences, tiny_model, write_csv
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-import limbeck.deploy.shrink
+import limbeck.shrink.shrink
 import limbeck.study.jobs
-from limbeck.deploy import shrink_size
-from limbeck.deploy.budget import Budget
 from limbeck.deploy.latency import token_batch
-from limbeck.deploy.predict import predict_file
-from limbeck.deploy.served import TorchServed
-from limbeck.deploy.shrink import METHODS, shrink
-from limbeck.deploy.shrink_plan import Request
-from limbeck.deploy.shrink_teacher import why_no_teacher
-from limbeck.deploy.shrink_verdict import page
 from limbeck.errors import MissingExtra
+from limbeck.inference.predict import predict_file
+from limbeck.inference.served import TorchServed
+from limbeck.shrink import size as shrink_size
+from limbeck.shrink.budget import Budget
+from limbeck.shrink.plan import Request
+from limbeck.shrink.shrink import METHODS, shrink
+from limbeck.shrink.teacher import why_no_teacher
+from limbeck.shrink.verdict import page
 from limbeck.tasks import load_task
 
 needs_onnx = pytest.mark.skipif(
@@ -38,10 +38,10 @@ SIZE = {"of_layers": 4, "length": 9, "layers": 2, "milliseconds": 1.0, "teacher_
 def hurry():
     """Less of everything that takes time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("limbeck.deploy.shrink_plan._MOST_EPOCHS", 6.0)
-        patch.setattr("limbeck.deploy.shrink_size._SECONDS", 0.1)
-        patch.setattr("limbeck.deploy.shrink_forms._SECONDS", 0.1)
-        patch.setattr("limbeck.deploy.shrink_scores._RESAMPLES", 500)
+        patch.setattr("limbeck.shrink.plan._MOST_EPOCHS", 6.0)
+        patch.setattr("limbeck.shrink.size._SECONDS", 0.1)
+        patch.setattr("limbeck.shrink.forms._SECONDS", 0.1)
+        patch.setattr("limbeck.shrink.scores._RESAMPLES", 500)
         yield
 
 
@@ -179,9 +179,9 @@ def test_it_goes_on_where_it_stopped(base_folder, files, tmp_path, monkeypatch, 
     """Stopped in the second student, then with a method that fails, then to the end: as if nothing had happened."""
     monkeypatch.setattr(limbeck.deploy.shrink, "choose_size", lambda *_: SIZE)
     monkeypatch.setattr(limbeck.deploy.shrink, "METHODS", ("ft", "kd", "cka"))
-    monkeypatch.setattr("limbeck.deploy.shrink_plan._MOST_EPOCHS", 1.0)
-    monkeypatch.setattr("limbeck.deploy.shrink_forms.FORMS", ("hf", "onnx-int8"))
-    monkeypatch.setattr("limbeck.deploy.shrink_forms.export", only_hf)
+    monkeypatch.setattr("limbeck.shrink.plan._MOST_EPOCHS", 1.0)
+    monkeypatch.setattr("limbeck.shrink.forms.FORMS", ("hf", "onnx-int8"))
+    monkeypatch.setattr("limbeck.shrink.forms.export", only_hf)
     original, done = limbeck.study.jobs.execute, []
 
     def breaking(error, at):
@@ -227,8 +227,8 @@ def test_without_onnx_and_out_of_time_it_says_so(shrunk, files, tmp_path, monkey
     def missing(*_):
         raise MissingExtra("This needs onnxruntime: pip install 'limbeck[onnx]'.")
 
-    monkeypatch.setattr("limbeck.deploy.shrink_size.write_onnx", missing)
-    monkeypatch.setattr("limbeck.deploy.shrink_forms.export", only_hf)
+    monkeypatch.setattr("limbeck.shrink.size.write_onnx", missing)
+    monkeypatch.setattr("limbeck.shrink.forms.export", only_hf)
     monkeypatch.setattr(limbeck.deploy.shrink, "METHODS", ("ft",))
     teacher = shrunk[0] / "teacher"
     summary = shrink(request(teacher, files, budget="0.0001ms"), tmp_path / "out")

@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 import yaml
-from chaos import kill_after
+from helpers.killing import kill_after
+from helpers.tiny import DECODERS, SIZES, read_json, sentences, table_task, tiny_model
 from safetensors.torch import load_file
-from tiny import DECODERS, SIZES, read_json, sentences, table_task, tiny_model
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from limbeck import execute, load_recipe

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers.tiny import SHARED, read_json, tiny_model
 from pyarrow import parquet
-from tiny import SHARED, read_json, tiny_model
 
+from limbeck.models.vocabulary import make_wordpiece
 from limbeck.tasks import load_task
-from limbeck.tokenizer import make_wordpiece
 
 GLUE = SHARED / "data" / "glue"
 needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason="real GLUE data are not at ../shared/data/glue")
@@ -138,7 +138,7 @@ def test_quick_runs_killed_ten_times_are_each_done_once(tmp_path):
     }
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(study))
     folder, draw, snapshots = tmp_path / "out", random.Random(1), {}
-    words = [sys.executable, "-m", "fake_work", str(tmp_path / "my.yaml"), str(folder)]
+    words = [sys.executable, "-m", "helpers.fake_training", str(tmp_path / "my.yaml"), str(folder)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "FAKE_SECONDS": "0.25"}
 
     def begin(workers):
@@ -245,7 +245,7 @@ def test_mistakes_are_one_message(command, words, message):
 def test_each_study_has_a_folder_of_its_own(command, tmp_path, monkeypatch, source, folder):
     seen = []
     monkeypatch.setattr("limbeck.study.conduct.conduct", lambda study, where, *_: seen.append(where) or {"entries": []})
-    monkeypatch.setattr("limbeck.cli.show_study", lambda where: None)
+    monkeypatch.setattr("limbeck.cli.main.show_study", lambda where: None)
     (tmp_path / "mine.yaml").write_text(
         "tasks: [glue/rte]\nteacher: {model: m}\nstudent: {model: s}\nmethods: [ft]\nseeds: [1]\n"
     )

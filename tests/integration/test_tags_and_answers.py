@@ -11,17 +11,17 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from tiny import WORDS, read_json, tiny_model
+from helpers.tiny import WORDS, read_json, tiny_model
 from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassification, AutoTokenizer
 
-from limbeck import caching, execute, load_recipe
-from limbeck.features import Features
+from limbeck import execute, load_recipe
+from limbeck.distillation.pair import Pair
 from limbeck.methods import find_method
-from limbeck.metrics import entity_scores
-from limbeck.pair import Pair
+from limbeck.metrics import answer_scores, entity_scores
+from limbeck.models.features import Features
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator
-from limbeck.tasks.spans import rate
+from limbeck.training import cache_policy as caching
 
 ANIMALS = {"cat", "dog", "bird", "fish"}
 SIZES = {"big", "small"}
@@ -163,7 +163,9 @@ def test_predictions_are_saved_for_each_example(files, teachers, name):
         return
     assert saved["id"] == dev["question_id"][:] and saved["label"] == dev["answers"][:]
     assert all(text in context for text, context in zip(saved["prediction"], dev["context"], strict=True))
-    rated = [rate(*pair, name == "squad/2.0") for pair in zip(saved["prediction"], saved["label"], strict=True)]
+    rated = [
+        answer_scores(*pair, name == "squad/2.0") for pair in zip(saved["prediction"], saved["label"], strict=True)
+    ]
     assert [exact for exact, _ in rated] == saved["exact_match"] and [f1 for _, f1 in rated] == saved["f1"]
     assert np.mean(saved["f1"]) == pytest.approx(scores["f1"])
     if name == "squad/2.0":

@@ -10,17 +10,17 @@ import shlex
 import numpy as np
 import pytest
 import yaml
-from tiny import ROOT, read_json, write_csv
+from helpers.tiny import ROOT, read_json, write_csv
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
-from limbeck.cli import app, out
-from limbeck.deploy.predict import predict_file
+from limbeck._internal.progress import QUIET
+from limbeck.cli.main import app, out
 from limbeck.errors import RecipeError, RunError
-from limbeck.evaluation import evaluate
-from limbeck.progress import QUIET
-from limbeck.recipe import load_recipe
-from limbeck.run import execute
-from limbeck.tokenizer import make_wordpiece
+from limbeck.inference.evaluate import evaluate
+from limbeck.inference.predict import predict_file
+from limbeck.models.vocabulary import make_wordpiece
+from limbeck.recipes.recipe import load_recipe
+from limbeck.training.execute import execute
 
 PAGE = (ROOT / "docs" / "your-own-data.md").read_text()
 BLOCK = re.compile(r"(?:`([\w./-]+)`:\n\n)?```(\w*)\n(.*?)```", re.DOTALL)
@@ -141,7 +141,7 @@ def test_names_of_labels_are_in_the_exported_models_and_in_the_predictions(page)
 
 def test_single_texts_and_pairs_reach_the_model_as_such(page, monkeypatch):
     """A pair has a second segment, a single text has not."""
-    from limbeck.assemble import assemble, load_data
+    from limbeck.training.assemble import assemble, load_data
 
     folder, _ = page
     monkeypatch.chdir(folder)
@@ -202,7 +202,7 @@ def test_the_length_is_chosen_said_written_and_used_again(long_texts, tmp_path, 
 
 def lengths_read(run, file):
     """The widths of the batches that evaluate and predict give to the model of a run."""
-    import limbeck.inference
+    import limbeck.inference.logits
 
     widths, original = set(), limbeck.inference.model_inputs
 
@@ -240,7 +240,7 @@ def test_only_an_explicit_length_can_be_too_long_for_the_model(long_texts, tmp_p
 
 
 def test_a_run_with_a_chosen_length_is_resumed_by_the_same_command(long_texts, tmp_path, monkeypatch):
-    import limbeck.run
+    import limbeck.training.execute
 
     def stop(*_):
         raise KeyboardInterrupt

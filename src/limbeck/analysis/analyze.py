@@ -9,13 +9,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from limbeck._internal.processes import (
+    join_processes,
+    launched_processes,
+    process_count,
+    rank,
+    single_process,
+    wait_for_all,
+)
 from limbeck.analysis.cost import cost_of
-from limbeck.analysis.opened import Opened, open_run
-from limbeck.analysis.passes import Estimator, Layer, Pool, geometry
+from limbeck.analysis.geometry_pass import Estimator, Layer, SamplePooling, geometry
+from limbeck.analysis.loaded_run import LoadedRun, load_run
 from limbeck.analysis.record import Record, read_record, write_record
 from limbeck.analysis.tokens import relations_of
 from limbeck.errors import Fault, LimbeckError
-from limbeck.together import alone, join, launched, meet, processes, rank
 
 logger = logging.getLogger("limbeck")
 
@@ -25,7 +32,7 @@ class Settings:
     """What is measured, and on what."""
 
     examples: int = 1000  # of the validation data, at most
-    pool: Pool = "mean"  # how a sample's tokens become one row
+    pool: SamplePooling = "mean"  # how a sample's tokens become one row
     layer: Layer = "last"  # whose tokens and samples are related
     estimator: Estimator = "unbiased"  # of the heat maps; between layers it always is
     sentences: tuple[str, ...] = ()  # whose tokens are related; without any, some of the data
@@ -45,32 +52,32 @@ def analyze(
     With ``keep_going``, a run that cannot be measured is left out with a warning. Several processes divide the runs;
     each returns the records of its own.
     """
-    join()
+    join_processes()
     settings = settings or Settings()
     asked = asdict(settings) | {"sentences": list(settings.sentences), "overrides": list(overrides)}
     records = []
-    own = runs[rank() :: processes()]
-    with tempfile.TemporaryDirectory() as folder, alone():
+    own = runs[rank() :: process_count()]
+    with tempfile.TemporaryDirectory() as folder, single_process():
         for run in own:
             try:
                 record = None if force else read_record(run)
                 if record is None or record.settings.get("asked") != asked:
                     logger.info("Measuring %s.", run)
-                    record = measure(open_run(run, settings.examples, overrides), settings, asked, Path(folder))
+                    record = measure(load_run(run, settings.examples, overrides), settings, asked, Path(folder))
                     write_record(run, record)
                 records.append(record)
             except LimbeckError as error:
                 if keep_going:
                     logger.warning("%s is left out of the analyses: %s", run, error)
-                elif launched() > 1:
+                elif launched_processes() > 1:
                     raise Fault(str(error)) from error
                 else:
                     raise
-    meet()
+    wait_for_all()
     return records
 
 
-def measure(opened: Opened, settings: Settings, asked: dict[str, Any], folder: Path) -> Record:
+def measure(opened: LoadedRun, settings: Settings, asked: dict[str, Any], folder: Path) -> Record:
     """The record of a run; ``folder`` is for what the teacher computes."""
     how = settings.pool, settings.layer, settings.estimator
     values, arrays = geometry(opened, *how, folder)

@@ -14,20 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from limbeck.analysis.opened import Opened
-from limbeck.assemble import Data, Parts, assemble, cannot_cache
-from limbeck.capture import model_inputs
+from limbeck.analysis.loaded_run import LoadedRun
 from limbeck.errors import ModelError
-from limbeck.models import parameters, resolve
-from limbeck.recipe import MethodBlock, Recipe
+from limbeck.models.capture import model_inputs
+from limbeck.models.loading import parameters, resolve
+from limbeck.recipes.recipe import MethodBlock, Recipe
+from limbeck.training.assemble import Data, Parts, assemble, cannot_cache
 
 _REPEATS = 4
 _REFERENCE = "kd"
 _CANDIDATES = 128  # training examples that a batch is taken from
 
 
-def cost_of(opened: Opened, folder: Path) -> dict[str, Any]:
-    """What was counted and timed (paper 001, table 8):
+def cost_of(opened: LoadedRun, folder: Path) -> dict[str, Any]:
+    """What was counted and timed (Jung et al. 2023, table 8):
 
     ``parameters``, ``trained_parameters`` (with what the method trains beside the student), ``disk_bytes``,
     ``step_milliseconds``, and of predicting a batch ``milliseconds`` per example, ``batch_size`` and ``tokens``; with
@@ -99,7 +99,7 @@ def weight_bytes(model: str | Path) -> int | None:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else None
 
 
-def _prepare(opened: Opened, folder: Path) -> None:
+def _prepare(opened: LoadedRun, folder: Path) -> None:
     """What a method does before training, here with few examples: FSD's memory."""
     objective, parts = opened.parts.distiller.objective, opened.parts
     if any(term.passes for term in objective):

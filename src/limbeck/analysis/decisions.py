@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.compare.answers import PREDICTIONS, Answers, agreement, label_names, read_answers, read_columns
+from limbeck.compare.answers import PREDICTIONS, Answers, agreement, label_names, prediction_columns, read_answers
 from limbeck.metrics import METRICS
 
 _BINS = 10
@@ -21,7 +21,7 @@ _BINS = 10
 
 @dataclass(frozen=True)
 class Restoration:
-    """The student's answers scored as if the teacher's were the truth (paper 001, figure 3).
+    """The student's answers scored as if the teacher's were the truth (Jung et al. 2023, figure 3).
 
     ``scores`` are precision, recall and f1 (of the second of two classes, of more classes their mean); of numbers
     pearson and spearman; of questions exact_match and f1.
@@ -59,7 +59,7 @@ def decisions_of(run: Path) -> Decisions:
     if not file.is_file():
         return Decisions()
     answers = read_answers(file)
-    columns = read_columns(file, ("logits", "teacher_prediction", "teacher_logits"))
+    columns = prediction_columns(file, ("logits", "teacher_prediction", "teacher_logits"))
     student, teacher = (
         _calibration(columns[name], answers.labels) if answers.kind == "classes" and name in columns else None
         for name in ("logits", "teacher_logits")
@@ -76,10 +76,10 @@ def _restored(answers: Answers, teacher: list[Any], run: Path) -> Restoration:
     if answers.kind == "numbers":
         return Restoration({name: METRICS[name](student, teacher) for name in ("pearson", "spearman")})
     if answers.kind == "questions":
-        from limbeck.tasks.spans import rate
+        from limbeck.metrics import answer_scores
 
         rated = np.array(
-            [rate(ours, [theirs], unanswerable=True) for ours, theirs in zip(student, teacher, strict=True)]
+            [answer_scores(ours, [theirs], unanswerable=True) for ours, theirs in zip(student, teacher, strict=True)]
         )
         exact, f1 = rated.mean(axis=0).tolist()
         return Restoration({"exact_match": exact, "f1": f1})

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck.pooling import left_aligned
+from limbeck.models.pooling import left_aligned
 from limbeck.similarity import MinibatchCKA, cka, unit
 
 RELATIONS = ("inter_euclidean", "inter_cosine", "intra_euclidean", "intra_cosine")
@@ -33,8 +33,8 @@ class LayerCKA:
 def heat_map(teacher: Sequence[Tensor], other: Sequence[Tensor], estimator: str = "unbiased") -> np.ndarray:
     """CKA of each mini-batch of the teacher with each of another model, (m, m): the same samples on the diagonal.
 
-    Each of the m mini-batches is (n, d), with the same n; off the diagonal, samples are paired as they come (paper 001,
-    figure 4).
+    Each of the m mini-batches is (n, d), with the same n; off the diagonal, samples are paired as they come
+    (Jung et al. 2023, figure 4).
     """
     others = torch.stack(list(other))
     # row by row, so that memory does not grow with the square of m
@@ -42,7 +42,7 @@ def heat_map(teacher: Sequence[Tensor], other: Sequence[Tensor], estimator: str 
 
 
 class RelationDifference:
-    """How far relations differ between two models on average (paper 001, equations 12 and 13).
+    """How far relations differ between two models on average (Jung et al. 2023, equations 12 and 13).
 
     Inter: between the samples of a batch, whose features are those of their tokens side by side; intra: between the
     tokens of a sample. Relations are Euclidean distances and cosines.
@@ -85,7 +85,7 @@ def _apart(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 class IntraClassSimilarity:
-    """M_ICS (paper 003): the mean cosine of each sample with all samples of its class, itself included.
+    """M_ICS (Saadi et al. 2023): the mean cosine of each sample with all samples of its class, itself included.
 
     The cosines of a class add up to the square of its sum of unit vectors, so that only the sums are kept.
     """

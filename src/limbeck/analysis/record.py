@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from limbeck._internal.files import replacing, write_text
 from limbeck.errors import RunError
-from limbeck.files import replacing, write_text
 
 FOLDER = "analysis"
-NORMS = ("none", "l2", "layernorm", "softmax")  # paper 002, figure 5
+NORMS = ("none", "l2", "layernorm", "softmax")  # Huang et al. 2023, figure 5
 
 
 @dataclass(frozen=True)

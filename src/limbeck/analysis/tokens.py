@@ -1,4 +1,4 @@
-"""How the tokens of a sentence relate in teacher and student (paper 002, figure 5)."""
+"""How the tokens of a sentence relate in teacher and student (Huang et al. 2023, figure 5)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from limbeck.analysis.opened import Opened
-from limbeck.analysis.passes import Layer, View
+from limbeck.analysis.geometry_pass import Layer, View
+from limbeck.analysis.loaded_run import LoadedRun
 from limbeck.analysis.record import NORMS
-from limbeck.capture import Capture
-from limbeck.features import Wanted
+from limbeck.models.capture import Capture
+from limbeck.models.features import Wanted
 from limbeck.similarity import token_relations
 
 _SHOWN = 2  # sentences of the data, where none are chosen
@@ -20,7 +20,7 @@ _TOKENS = 16  # about what is still readable
 
 
 def relations_of(
-    opened: Opened, sentences: Sequence[str], layer: Layer
+    opened: LoadedRun, sentences: Sequence[str], layer: Layer
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
     """The sentences with their tokens, and the (L, L) relations of each under every normalisation, by name."""
     models = {"student": opened.after}
@@ -43,7 +43,7 @@ def relations_of(
     return shown, arrays
 
 
-def _rows(opened: Opened, sentences: Sequence[str]) -> list[dict[str, list[int]]]:
+def _rows(opened: LoadedRun, sentences: Sequence[str]) -> list[dict[str, list[int]]]:
     """Token ids of the chosen sentences; without any, of examples that are about as long as is readable."""
     if sentences:
         limit = opened.parts.max_length

@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from limbeck.compare.finished import Run
 from limbeck.errors import DataError
 from limbeck.metrics import METRICS, entities
+from limbeck.runs.reader import Run
 
 PREDICTIONS = "predictions.parquet"
 _WORD_SCORES = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
@@ -111,7 +111,7 @@ def read_answers(file: Path) -> Answers:
         raise _no_predictions(file, error) from error
 
 
-def read_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:
+def prediction_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:
     """Those of the columns that the file has."""
     table = _read(file, names)
     return {name: table.column(name).to_pylist() for name in table.column_names}
@@ -166,9 +166,9 @@ def agreement(ours: Answers, theirs: Answers) -> float:
     if ours.kind == "numbers":
         return METRICS["pearson"](a, b)
     if ours.kind == "questions":
-        from limbeck.tasks.spans import normal
+        from limbeck.metrics import normalized_answer
 
-        a, b = ([normal(text) for text in texts] for texts in (a, b))
+        a, b = ([normalized_answer(text) for text in texts] for texts in (a, b))
     if ours.kind == "tags":
         a, b = ([tag for tags in rows for tag in tags] for rows in (a, b))
     if ours.kind == "labels":  # label by label, as the agreement with a teacher is counted

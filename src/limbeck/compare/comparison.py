@@ -13,12 +13,12 @@ from typing import Any
 from limbeck.compare.answers import agreement, answers_of, check_same_data, has_answers
 from limbeck.compare.details import summaries
 from limbeck.compare.entries import Entry, Found, read_entries
-from limbeck.compare.finished import Run, is_run, read_run
 from limbeck.compare.score_table import NONE, notes_below, score_rows
 from limbeck.compare.significance import Column, as_dict, bootstrap, make_plan, make_tests, right_of, sample_of
 from limbeck.compare.tables import Cell, Table
 from limbeck.errors import RecipeError, unknown
-from limbeck.metrics import shown
+from limbeck.metrics import readable_score
+from limbeck.runs.reader import Run, is_run, read_run
 from limbeck.stats import Comparison, Sided, mcnemar
 
 
@@ -105,7 +105,7 @@ def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Si
         scores = ours.scores[name], theirs.scores[name]
         cells = [
             Cell(name),
-            *(Cell(shown(name, score)) for score in scores),
+            *(Cell(readable_score(name, score)) for score in scores),
             Cell(_signed(name, scores[0] - scores[1])),
         ]
         found: Comparison | str = "runs on plain text keep no predictions to compare"
@@ -161,7 +161,7 @@ def _columns(entries: Sequence[Entry], metric: str | None) -> list[Column]:
 
 
 def _signed(metric: str, value: float) -> str:
-    text = shown(metric, value)
+    text = readable_score(metric, value)
     return f"+{text}" if value > 0 else text
 
 

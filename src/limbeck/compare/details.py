@@ -9,7 +9,7 @@ from typing import Any
 from limbeck.compare.entries import Entry
 from limbeck.compare.significance import Column
 from limbeck.compare.tables import Cell, Table
-from limbeck.metrics import shown
+from limbeck.metrics import readable_score
 from limbeck.stats import summary
 
 _SCORES = ("task", "metric", "method", "seeds", "mean", "sd", "95% interval of the mean")
@@ -58,11 +58,11 @@ def _row(*texts: str) -> tuple[Cell, ...]:
 
 
 def _value(metric: str, value: float | None) -> str:
-    return "" if value is None else shown(metric, value)
+    return "" if value is None else readable_score(metric, value)
 
 
 def _interval(metric: str, low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{shown(metric, low)} to {shown(metric, high)}"
+    return "" if low is None or high is None else f"{readable_score(metric, low)} to {readable_score(metric, high)}"
 
 
 def _p(value: float | None) -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from limbeck.compare.finished import (
+from limbeck.errors import RunError
+from limbeck.runs.reader import (
     WRONG,
     Reported,
     Run,
@@ -21,7 +22,6 @@ from limbeck.compare.finished import (
     read_reported,
     read_run,
 )
-from limbeck.errors import RunError
 
 STUDY_RESULTS = "results.json"
 _NAME_RUNS = "Name run directories of 'finetune' or 'distill', folders of them, or a study's folder."

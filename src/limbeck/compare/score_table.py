@@ -9,10 +9,10 @@ from statistics import fmean
 from typing import Any
 
 from limbeck.compare.entries import Entry, Found
-from limbeck.compare.finished import Reported
-from limbeck.compare.significance import MARKS, Column, Plan, Tested
+from limbeck.compare.significance import MARKS, Column, Tested, TestPlan
 from limbeck.compare.tables import Cell
-from limbeck.metrics import SMALLER_IS_BETTER, shown
+from limbeck.metrics import SMALLER_IS_BETTER, readable_score
+from limbeck.runs.reader import Reported
 from limbeck.stats import summary
 
 NONE = Cell("\N{EN DASH}")  # not known
@@ -21,7 +21,7 @@ Row = tuple[Cell, ...]
 
 
 def score_rows(
-    found: Found, labels: Sequence[str], columns: Sequence[Column], plan: Plan, tested: Sequence[Tested]
+    found: Found, labels: Sequence[str], columns: Sequence[Column], plan: TestPlan, tested: Sequence[Tested]
 ) -> tuple[tuple[str, ...], tuple[Row, ...], int]:
     """The head, the rows, and how many of them come before the students."""
     entries = {(entry.task, entry.label): entry for entry in found.entries}
@@ -51,7 +51,7 @@ def score_rows(
 
 
 def notes_below(
-    found: Found, columns: Sequence[Column], plan: Plan, tested: Sequence[Tested], warnings: Sequence[str]
+    found: Found, columns: Sequence[Column], plan: TestPlan, tested: Sequence[Tested], warnings: Sequence[str]
 ) -> list[str]:
     tasks = dict.fromkeys(entry.task for entry in found.entries)
     left_out = [task for task in tasks if task not in {column.task for column in columns}]
@@ -68,7 +68,9 @@ def notes_below(
     ]
 
 
-def _scores(column: Column, entries: Mapping[str, Entry | None], plan: Plan, tested: Sequence[Tested]) -> list[Cell]:
+def _scores(
+    column: Column, entries: Mapping[str, Entry | None], plan: TestPlan, tested: Sequence[Tested]
+) -> list[Cell]:
     """The students' cells of one column."""
     scores = {
         label: _known(column.metric, [run.scores for run in entry.runs]) if entry else []
@@ -77,7 +79,7 @@ def _scores(column: Column, entries: Mapping[str, Entry | None], plan: Plan, tes
     means = {label: fmean(values) for label, values in scores.items() if values and all(map(math.isfinite, values))}
     best = ""
     if len(means) > 1:
-        best = shown(column.metric, (min if column.metric in SMALLER_IS_BETTER else max)(means.values()))
+        best = readable_score(column.metric, (min if column.metric in SMALLER_IS_BETTER else max)(means.values()))
     marks = {
         (test.ours, test.theirs): "" if test.better else "↓"
         for test in tested
@@ -86,7 +88,7 @@ def _scores(column: Column, entries: Mapping[str, Entry | None], plan: Plan, tes
     return [
         Cell(
             _mean(column.metric, values).text,
-            bold=label in means and shown(column.metric, means[label]) == best,
+            bold=label in means and readable_score(column.metric, means[label]) == best,
             marks="".join(
                 mark + marks[label, name]
                 for mark, name in zip(MARKS, plan.baselines, strict=False)
@@ -105,10 +107,10 @@ def _mean(metric: str, scores: Sequence[float]) -> Cell:
     if not scores:
         return NONE
     if not all(map(math.isfinite, scores)):
-        return Cell(shown(metric, fmean(scores)))
+        return Cell(readable_score(metric, fmean(scores)))
     found = summary(scores)
-    deviation = "" if found.sd is None else f" ± {shown(metric, found.sd)}"
-    return Cell(shown(metric, found.mean) + deviation)
+    deviation = "" if found.sd is None else f" ± {readable_score(metric, found.sd)}"
+    return Cell(readable_score(metric, found.mean) + deviation)
 
 
 def _reported(entry: Entry | None, column: Column) -> Reported | None:
@@ -122,7 +124,7 @@ def _printed(item: Reported | None) -> Cell:
         return NONE
     scale = 1 if item.metric in SMALLER_IS_BETTER else 100  # papers print hundredths
     values = [value for value in (item.value, item.sd) if value is not None]
-    return Cell(" ± ".join(shown(item.metric, value / scale) for value in values))
+    return Cell(" ± ".join(readable_score(item.metric, value / scale) for value in values))
 
 
 def _sizes(found: Found, label: str) -> list[int | None]:
@@ -197,7 +199,7 @@ def _about_teachers(found: Found, tasks: Iterable[str]) -> list[str]:
     return notes
 
 
-def _about_marks(plan: Plan, tested: Sequence[Tested], columns: Sequence[Column]) -> list[str]:
+def _about_marks(plan: TestPlan, tested: Sequence[Tested], columns: Sequence[Column]) -> list[str]:
     if not tested:
         return []
     marks = ", ".join(f"{mark}: better than {name}" for mark, name in zip(MARKS, plan.baselines, strict=False))

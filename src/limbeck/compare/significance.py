@@ -12,9 +12,9 @@ import numpy as np
 
 from limbeck.compare.answers import Sample, answers_of
 from limbeck.compare.entries import Entry
-from limbeck.compare.finished import Run
 from limbeck.errors import DataError, RecipeError, unknown
 from limbeck.metrics import SMALLER_IS_BETTER
+from limbeck.runs.reader import Run
 from limbeck.stats import Comparison, Sided, holm, mcnemar_over_seeds, paired_bootstrap, t_test, warning_about
 
 Test = Literal["welch", "paired", "mcnemar", "bootstrap"]
@@ -36,7 +36,7 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class TestPlan:
     """How the entries are compared, and with which of them."""
 
     baselines: tuple[str, ...]
@@ -72,7 +72,7 @@ def as_dict(column: Column, ours: str, theirs: str, found: Comparison, p_holm: f
 
 def make_plan(
     labels: Sequence[str], baselines: Sequence[str], test: str, sided: str, level: float, correct: bool
-) -> Plan:
+) -> TestPlan:
     """The wishes of a user or a study, checked."""
     for kind, name, known in (("test", test, get_args(Test)), ("side", sided, get_args(Sided))):
         if name not in known:
@@ -85,10 +85,10 @@ def make_plan(
     named = tuple(dict.fromkeys(baselines))
     if len(named) > len(MARKS):
         raise RecipeError(f"{len(named)} baselines were named; a table has marks for {len(MARKS)}. Leave some out.")
-    return Plan(named, test, sided, level, correct)  # type: ignore[arg-type]
+    return TestPlan(named, test, sided, level, correct)  # type: ignore[arg-type]
 
 
-def make_tests(entries: Sequence[Entry], columns: Sequence[Column], plan: Plan) -> tuple[list[Tested], list[str]]:
+def make_tests(entries: Sequence[Entry], columns: Sequence[Column], plan: TestPlan) -> tuple[list[Tested], list[str]]:
     """Every entry against every baseline in every column, and what to know about that."""
     pairs: list[tuple[Column, Entry, Entry]] = []
     for column in columns:
@@ -133,7 +133,7 @@ def _runs(entry: Entry, column: Column) -> list[Run]:
     return [run for run in entry.runs if column.metric in run.scores]
 
 
-def _compared(column: Column, ours: Entry, theirs: Entry, plan: Plan) -> tuple[list[Run], list[Run]]:
+def _compared(column: Column, ours: Entry, theirs: Entry, plan: TestPlan) -> tuple[list[Run], list[Run]]:
     """The runs of both sides that a test uses: for pairs, those with seeds that both have."""
     a, b = _runs(ours, column), _runs(theirs, column)
     if plan.test == "paired":
@@ -159,7 +159,7 @@ def sample_of(run: Run, metric: str) -> Sample | None:
     return answers.sample(name)
 
 
-def _compare(column: Column, ours: Entry, theirs: Entry, plan: Plan, predictions: _Predictions) -> Comparison | str:
+def _compare(column: Column, ours: Entry, theirs: Entry, plan: TestPlan, predictions: _Predictions) -> Comparison | str:
     """The comparison, or why there is none."""
     both = _compared(column, ours, theirs, plan)
     if plan.test in _OVER_SEEDS:
@@ -183,7 +183,7 @@ def bootstrap(
     return paired_bootstrap(name, a, b, labels, sided=sided)
 
 
-def _over_seeds(metric: str, ours: Sequence[Run], theirs: Sequence[Run], plan: Plan) -> Comparison | str:
+def _over_seeds(metric: str, ours: Sequence[Run], theirs: Sequence[Run], plan: TestPlan) -> Comparison | str:
     paired = plan.test == "paired"
     if min(len(ours), len(theirs)) < 2:
         seeds = "2 seeds that both have" if paired else "2 seeds of each"

@@ -17,7 +17,6 @@ from rich.console import Console
 from rich.text import Text
 
 from limbeck.errors import RecipeError, unknown
-from limbeck.show import out
 
 Form = Literal["terminal", "markdown", "latex", "csv"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -58,7 +57,7 @@ def render(table: Table, form: Form) -> str:
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
-def show_table(table: Table, console: Console = out) -> None:
+def show_table(table: Table, console: Console) -> None:
     title = _one_line(table.title)
     grid = rich.table.Table(title=Text(title) if title else None, title_justify="left")
     for place, name in enumerate(table.head):

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from limbeck._internal.progress import progress
 from limbeck.deploy.latency import Timing, interleaved, processor, token_batch
 from limbeck.deploy.memory import memory_of
-from limbeck.deploy.served import Served, open_served
 from limbeck.errors import RecipeError
-from limbeck.models import longest_input
-from limbeck.progress import progress
+from limbeck.inference.served import Served, open_served
+from limbeck.models.loading import longest_input
 
 BATCH_SIZES = (1, 8, 32)
 LENGTHS = (32, 128)
@@ -26,7 +26,7 @@ SECONDS = 40.0
 
 
 @dataclass(frozen=True)
-class Cell:
+class TimedCell:
     """One model at one batch size and length; ``speedup`` is the first model's median latency over this one's."""
 
     batch_size: int
@@ -44,9 +44,9 @@ class Measured:
     disk_bytes: int
     memory_bytes: int | None  # None where it was not measured
     smaller: float  # the first model's parameters over this one's
-    cells: tuple[Cell, ...]
+    cells: tuple[TimedCell, ...]
 
-    def cell(self, batch_size: int, length: int) -> Cell:
+    def cell(self, batch_size: int, length: int) -> TimedCell:
         return next(cell for cell in self.cells if (cell.batch_size, cell.length) == (batch_size, length))
 
 
@@ -139,9 +139,9 @@ def _time(opened: Sequence[Served], sizes: Sequence[tuple[int, int]], seconds: f
     return timings
 
 
-def _cells(sizes: Sequence[tuple[int, int]], own: Sequence[Timing], first: Sequence[Timing]) -> tuple[Cell, ...]:
+def _cells(sizes: Sequence[tuple[int, int]], own: Sequence[Timing], first: Sequence[Timing]) -> tuple[TimedCell, ...]:
     rows = zip(sizes, own, first, strict=True)
-    return tuple(Cell(*size, timing, reference.p50_ms / timing.p50_ms) for size, timing, reference in rows)
+    return tuple(TimedCell(*size, timing, reference.p50_ms / timing.p50_ms) for size, timing, reference in rows)
 
 
 @contextmanager

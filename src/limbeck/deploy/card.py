@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from limbeck import __version__
-from limbeck.cache import size
+from limbeck._internal.files import readable_size
 from limbeck.compare.score_table import count_of
 from limbeck.deploy.card_code import usage
 from limbeck.deploy.facts import Facts
 from limbeck.deploy.parity import Parity
-from limbeck.deploy.served import Served
 from limbeck.errors import LimbeckError
-from limbeck.metrics import shown
+from limbeck.inference.served import Served
+from limbeck.metrics import readable_score
+from limbeck.problems import Problem
 from limbeck.stats import summary
-from limbeck.tasks.task import Problem, Task
+from limbeck.tasks.task import Task
 
 CARD_FILE = "README.md"
 _PIPELINES: dict[Problem, str] = {"tokens": "token-classification", "span": "question-answering"}
@@ -130,14 +131,14 @@ def _scores(facts: Facts, parity: Parity) -> str:
     run = facts.run
     if run is None:
         return (
-            f"| | {parity.metric} |\n|---|---:|\n| this model | {shown(parity.metric, parity.after)} |\n\n"
+            f"| | {parity.metric} |\n|---|---:|\n| this model | {readable_score(parity.metric, parity.after)} |\n\n"
             f"- {parity.sentence()}\n- How it was trained is not known here."
         )
     ours = "before quantisation" if parity.form == "onnx-int8" else "this model"
     rows = {ours: run.scores, "its teacher": run.teacher_scores, "majority class": run.majority}
     lines = [f"| | {' | '.join(run.scores)} |", "|---|" + "---:|" * len(run.scores)]
     lines += [
-        f"| {who} | {' | '.join(shown(name, found[name]) if name in found else '' for name in run.scores)} |"
+        f"| {who} | {' | '.join(readable_score(name, found[name]) if name in found else '' for name in run.scores)} |"
         for who, found in rows.items()
         if found
     ]
@@ -145,7 +146,7 @@ def _scores(facts: Facts, parity: Parity) -> str:
     examples = f" ({run.examples:,} examples)" if run.examples is not None else ""
     notes = [f"On the validation data of {run.task}{examples}; shares in percent.", _deviation(facts, metric)]
     if facts.interval is not None:
-        low, high = (shown(metric, value) for value in facts.interval)
+        low, high = (readable_score(metric, value) for value in facts.interval)
         notes.append(f"Other examples would give other scores: 95% of bootstrap draws give {metric} {low} to {high}.")
     made = "loaded from this folder by plain transformers" if parity.form == "hf" else f"converted to {parity.form}"
     notes.append(f"These are the scores after training. Then the model was {made}. {parity.sentence()}")
@@ -160,16 +161,16 @@ def _deviation(facts: Facts, metric: str) -> str:
     found = summary([one.scores[metric] for one in facts.seeds])
     assert found.sd is not None
     return (
-        f"Over {found.count} seeds ({seeds}), {metric} is {shown(metric, found.mean)} ± {shown(metric, found.sd)} "
+        f"Over {found.count} seeds ({seeds}), {metric} is {readable_score(metric, found.mean)} ± "
+        f"{readable_score(metric, found.sd)} "
         f"(mean and standard deviation); this model is seed {facts.run.seed}."
     )
 
 
 def _cost(facts: Facts, served: Served, latency: Latency) -> str:
     lines = ["| | parameters | weights on disk | one text |", "|---|---:|---:|---:|"]
-    lines.append(
-        f"| this model | {count_of(served.parameters)} | {size(served.disk_bytes)} | {latency.milliseconds:.2f} ms |"
-    )
+    size, milliseconds = readable_size(served.disk_bytes), f"{latency.milliseconds:.2f} ms"
+    lines.append(f"| this model | {count_of(served.parameters)} | {size} | {milliseconds} |")
     if latency.before is not None:
         lines.append(f"| as it was trained (PyTorch) | {count_of(served.parameters)} | | {latency.before:.2f} ms |")
     if facts.run is not None and facts.run.teacher_parameters is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from limbeck.tasks.task import Problem, Task
+from limbeck.problems import Problem
+from limbeck.tasks.task import Task
 
 _HEADS: dict[Problem, str] = {"tokens": "TokenClassification", "span": "QuestionAnswering"}
 # what is done with the logits of the first text

@@ -15,21 +15,21 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
 from limbeck import __version__
-from limbeck.capture import logits_of
+from limbeck._internal.files import replacing_folder
 from limbeck.deploy.card import Latency, write_card
 from limbeck.deploy.facts import read_facts
 from limbeck.deploy.latency import Timing, interleaved, processor
-from limbeck.deploy.onnx_model import write_onnx
+from limbeck.deploy.onnx import write_onnx
 from limbeck.deploy.parity import Answered, Parity
-from limbeck.deploy.predict import Reading
-from limbeck.deploy.served import FORMS, ONNX_FILE, PARITY_FILE, Served, TorchServed, open_served
 from limbeck.errors import ExportError, RecipeError, RunError, unknown
-from limbeck.evaluation import length_of, task_of
-from limbeck.families import family_of
-from limbeck.files import replacing_folder
-from limbeck.inference import logits_in_order
-from limbeck.models import load_tokenizer, model_class
-from limbeck.recipe import TaskBlock, load_task_block
+from limbeck.inference.evaluate import length_of, task_of
+from limbeck.inference.logits import logits_in_order
+from limbeck.inference.predict import Reading
+from limbeck.inference.served import FORMS, ONNX_FILE, PARITY_FILE, Served, TorchServed, open_served
+from limbeck.models.capture import logits_of
+from limbeck.models.families import family_of
+from limbeck.models.loading import load_tokenizer, model_class
+from limbeck.recipes.recipe import TaskBlock, load_task_block
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.task import Task

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from limbeck.compare.answers import answers_of, has_answers
 from limbeck.compare.entries import STUDY_RESULTS, read_entries
-from limbeck.compare.finished import Run, is_finished, read_mapping, read_run
 from limbeck.errors import RunError
+from limbeck.runs.reader import Run, is_finished, read_mapping, read_run
 from limbeck.stats import bootstrap_interval
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from limbeck.deploy.served import Served
+from limbeck.inference.served import Served
 from limbeck.tasks.encode import Collator
 
 _WARM_UP, _MEASURED = 0.1, 0.1  # seconds that the two parts of a model's turn take at least

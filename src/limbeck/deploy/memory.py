@@ -29,7 +29,7 @@ def memory_of(model: str, batch_size: int, length: int, threads: int) -> int | N
 
 def _measure(model: str, batch_size: int, length: int, threads: int) -> int:
     from limbeck.deploy.latency import token_batch
-    from limbeck.deploy.served import TorchServed, open_served
+    from limbeck.inference.served import TorchServed, open_served
 
     _import_libraries(model)
     before = _resident("VmRSS")
@@ -45,7 +45,7 @@ def _import_libraries(model: str) -> None:
     """Their size is not the model's: a small model would seem hardly smaller than a large one."""
     import torch
 
-    from limbeck.models import load_config, model_class, problem_of
+    from limbeck.models.loading import load_config, model_class, problem_of
 
     if util.find_spec("onnxruntime"):
         import onnxruntime  # noqa: F401

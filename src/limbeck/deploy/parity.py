@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.metrics import SMALLER_IS_BETTER, shown
+from limbeck.metrics import SMALLER_IS_BETTER, readable_score
 from limbeck.tasks.task import Logits, Task
 
 _AGREEMENT = 0.995  # 2 of 512 texts that lie on the border of two labels may change sides
@@ -92,12 +92,13 @@ class Parity:
             )
         drop = self.after - self.before if self.metric in SMALLER_IS_BETTER else self.before - self.after
         if not drop <= self.limits.drop + _ROUNDING:
-            found.append(f"{self.scores()}, a loss of more than {shown(self.metric, self.limits.drop)}")
+            found.append(f"{self.scores()}, a loss of more than {readable_score(self.metric, self.limits.drop)}")
         return found
 
     def scores(self) -> str:
         """``accuracy went from 71.20 to 70.90``"""
-        return f"{self.metric} went from {shown(self.metric, self.before)} to {shown(self.metric, self.after)}"
+        before, after = (readable_score(self.metric, value) for value in (self.before, self.after))
+        return f"{self.metric} went from {before} to {after}"
 
     def sentence(self) -> str:
         agreement = "" if self.limits.agreement < 0 else f", {self.agreement:.2%} of the predictions are the same"

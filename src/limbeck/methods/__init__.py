@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from limbeck.distillation.method import Method
+from limbeck.distillation.objective import Objective
 from limbeck.errors import RecipeError, unknown
-from limbeck.method import Method
 from limbeck.methods.cckd import cckd
 from limbeck.methods.cka import cka
 from limbeck.methods.distilbert import distilbert
@@ -35,7 +36,6 @@ from limbeck.methods.shape import shape
 from limbeck.methods.spkd import spkd
 from limbeck.methods.theseus import theseus
 from limbeck.methods.tinybert import tinybert
-from limbeck.objective import Objective
 
 MethodFunction = Callable[..., Objective | Method]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from limbeck.features import Features
-from limbeck.layers import Layers
+from limbeck.distillation.pair import Pair
 from limbeck.methods.paired import PairedLayers, rows_of
-from limbeck.pair import Pair
-from limbeck.pooling import Pool, pool
+from limbeck.models.features import Features
+from limbeck.models.layers import Layers
+from limbeck.models.pooling import Pooling, pool
 
 Distance = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
@@ -21,7 +21,7 @@ class Alignment(PairedLayers):
 
     relational = True
 
-    def __init__(self, pair: Pair, layers: Layers, pool: Pool, distance: Distance, mask_padding: bool) -> None:
+    def __init__(self, pair: Pair, layers: Layers, pool: Pooling, distance: Distance, mask_padding: bool) -> None:
         super().__init__(pair, layers, mask_padding, pool=pool)
         self.distance = distance
 

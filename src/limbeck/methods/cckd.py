@@ -5,15 +5,15 @@ from __future__ import annotations
 from torch import Tensor
 
 from limbeck import similarity
-from limbeck.layers import Layers
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
 from limbeck.methods.alignment import Alignment
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
 from limbeck.methods.paired import read_token
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.pooling import Pool, check_pool
-from limbeck.schema import Count, Positive, Share, Weight
+from limbeck.models.layers import Layers
+from limbeck.models.pooling import Pooling, check_pool
+from limbeck.options import Count, Positive, Share, Weight
 
 
 def cckd(
@@ -25,7 +25,7 @@ def cckd(
     gamma: Positive = 0.4,
     order: Count = 2,
     layers: Layers = "last",
-    pool: Pool | None = None,
+    pool: Pooling | None = None,
 ) -> Objective:
     """Correlation congruence: kernel values between the samples of a batch, with the logits and labels.
 

@@ -1,4 +1,4 @@
-"""Representational alignment by centred kernel alignment (paper 000)."""
+"""Representational alignment by centred kernel alignment (Anonymous (ACL submission))."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from limbeck import similarity
-from limbeck.layers import Layers
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
 from limbeck.methods.alignment import Alignment
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.pooling import Pool
-from limbeck.schema import Positive, Share, Weight
+from limbeck.models.layers import Layers
+from limbeck.models.pooling import Pooling
+from limbeck.options import Positive, Share, Weight
 
 
 def cka(
@@ -24,7 +24,7 @@ def cka(
     alpha: Share = 0.6,
     gamma: Weight = 1.0,
     layers: Layers = "middle",
-    pool: Pool = "mean",
+    pool: Pooling = "mean",
     estimator: Literal["unbiased", "biased"] = "unbiased",
     kernel: Literal["linear", "rbf"] = "linear",
     temperature: Positive = 1.0,

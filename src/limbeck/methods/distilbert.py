@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from limbeck import similarity
-from limbeck.features import Features
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
+from limbeck.distillation.projectors import projector
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
 from limbeck.methods.paired import PairedLayers
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.pooling import without_padding
-from limbeck.projectors import projector
-from limbeck.schema import Positive, Weight
+from limbeck.models.features import Features
+from limbeck.models.pooling import without_padding
+from limbeck.options import Positive, Weight
 
 
 class Cosine(PairedLayers):
@@ -24,7 +24,7 @@ class Cosine(PairedLayers):
 
     def __init__(self, pair: Pair) -> None:
         super().__init__(pair, "last")
-        self.project = projector(pair.student.width, pair.the_teacher.width)
+        self.project = projector(pair.student.width, pair.require_teacher().width)
 
     def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
         return student.mask.sum()

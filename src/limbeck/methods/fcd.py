@@ -1,4 +1,4 @@
-"""Feature correlation distillation (paper 002): relations between tokens and between samples."""
+"""Feature correlation distillation (Huang et al. 2023): relations between tokens and between samples."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from limbeck import similarity
-from limbeck.features import Features
-from limbeck.layers import Layers
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.paired import PairedLayers
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.pooling import moved_left
-from limbeck.schema import Positive, Weight
+from limbeck.models.features import Features
+from limbeck.models.layers import Layers
+from limbeck.models.pooling import moved_left
+from limbeck.options import Positive, Weight
 
 
 class Relations(PairedLayers):
@@ -42,7 +42,7 @@ class Relations(PairedLayers):
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         key = ("relations", self.mask_padding, self.levels, *self.pairs, *self.settings.items())
-        values = student.once(key, teacher, lambda: self._values(student, teacher))[self.level]
+        values = student.memoize(key, teacher, lambda: self._values(student, teacher))[self.level]
         return values.mean() if self.reduction == "mean" else values.sum()
 
     def _values(self, student: Features, teacher: Features) -> dict[str, Tensor]:

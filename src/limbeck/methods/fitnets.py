@@ -8,14 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from limbeck.features import Features
-from limbeck.layers import Layers
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
+from limbeck.distillation.projectors import projector
 from limbeck.methods.kd import kd
 from limbeck.methods.paired import PairedLayers, token_mse
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.projectors import projector
-from limbeck.schema import Positive, Share
+from limbeck.models.features import Features
+from limbeck.models.layers import Layers
+from limbeck.options import Positive, Share
 
 
 class Hint(PairedLayers):
@@ -23,7 +23,7 @@ class Hint(PairedLayers):
 
     def __init__(self, pair: Pair, layers: Layers) -> None:
         super().__init__(pair, layers)
-        self.regressors = nn.ModuleList(projector(pair.student.width, pair.the_teacher.width) for _ in self.pairs)
+        self.regressors = nn.ModuleList(projector(pair.student.width, pair.require_teacher().width) for _ in self.pairs)
 
     def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
         return student.mask.sum()

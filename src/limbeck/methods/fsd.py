@@ -1,4 +1,4 @@
-"""Feature structure distillation (paper 001): intra-feature, local and global structures compared by CKA."""
+"""Feature structure distillation (Jung et al. 2023): intra-feature, local and global structures compared by CKA."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from limbeck import similarity
+from limbeck._internal.files import replacing
+from limbeck._internal.progress import progress
+from limbeck.distillation.objective import Objective, Term
+from limbeck.distillation.pair import Pair
 from limbeck.errors import ModelError, RecipeError
-from limbeck.features import Features, Needs, Wanted
-from limbeck.files import replacing
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
-from limbeck.objective import Objective, Term
-from limbeck.pair import Pair
-from limbeck.pooling import left_aligned
-from limbeck.progress import progress
-from limbeck.schema import Count, Positive, Share, Weight
+from limbeck.models.features import Features, Needs, Wanted
+from limbeck.models.pooling import left_aligned
+from limbeck.options import Count, Positive, Share, Weight
 
 Estimator = Literal["biased", "unbiased"]
 
@@ -34,7 +34,7 @@ class Structure(Term):
     def __init__(self, pair: Pair, estimator: Estimator, mask_padding: bool) -> None:
         super().__init__()
         self.student_layer = max(1, pair.student.depth - 1)
-        self.teacher_layer = max(1, pair.the_teacher.depth - 1)
+        self.teacher_layer = max(1, pair.require_teacher().depth - 1)
         self.estimator, self.mask_padding = estimator, mask_padding
 
     def needs(self) -> Needs:
@@ -45,7 +45,7 @@ class Structure(Term):
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         key = ("structures", self.mask_padding)
-        s, t, mask = student.once(key, teacher, lambda: self._both(student, teacher))
+        s, t, mask = student.memoize(key, teacher, lambda: self._both(student, teacher))
         return self.difference(s, t, mask)
 
     def _both(self, student: Features, teacher: Features) -> tuple[Tensor, Tensor, Tensor]:
@@ -172,7 +172,7 @@ def to_centroids(tokens: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """Euclidean distance and cosine (B, C) between samples (B, l, D) and centroids (C, L, D); missing tokens are 0."""
     width = min(tokens.shape[1], memory.shape[1])
     products = tokens[:, :width].flatten(1) @ memory[:, :width].flatten(1).T
-    squares = similarity.squares(tokens.flatten(1))[:, None], similarity.squares(memory.flatten(1))
+    squares = similarity.squared_norm(tokens.flatten(1))[:, None], similarity.squared_norm(memory.flatten(1))
     # rounding can leave a tiny negative; the clamp also keeps the root's gradient finite at a centroid
     smallest = torch.finfo(products.dtype).eps
     distance = (squares[0] + squares[1] - 2 * products).clamp(min=smallest).sqrt()

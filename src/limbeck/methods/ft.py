@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from limbeck.features import Features, Needs, Wanted
-from limbeck.objective import Objective, Term
-from limbeck.pair import Pair
-from limbeck.tasks.task import IGNORED, PER_TOKEN, Problem
+from limbeck.distillation.objective import Objective, Term
+from limbeck.distillation.pair import Pair
+from limbeck.models.features import Features, Needs, Wanted
+from limbeck.problems import IGNORED, PER_TOKEN, Problem
 
 _NEVER = -1e30  # a logit of probability 0 whose differences are still numbers
 

@@ -1,4 +1,4 @@
-"""Intra-class similarity-guided feature distillation (paper 003)."""
+"""Intra-class similarity-guided feature distillation (Saadi et al. 2023)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from limbeck import similarity
+from limbeck.distillation.objective import Objective, Term
+from limbeck.distillation.pair import Pair
+from limbeck.distillation.projectors import projector as make_projector
 from limbeck.errors import ModelError
-from limbeck.features import Features, Needs, Wanted
 from limbeck.methods.ft import TaskLoss, decided
 from limbeck.methods.kd import SoftLogits
 from limbeck.methods.paired import read_token, rows_needed, rows_of
-from limbeck.objective import Objective, Term
-from limbeck.pair import Pair
-from limbeck.pooling import Pool, pool
-from limbeck.projectors import projector as make_projector
-from limbeck.schema import Count, Positive, Weight
-from limbeck.tasks.task import IGNORED, Problem
+from limbeck.models.features import Features, Needs, Wanted
+from limbeck.models.pooling import Pooling, pool
+from limbeck.options import Count, Positive, Weight
+from limbeck.problems import IGNORED, Problem
 
 
 class NearestOfClass(Term):
@@ -30,15 +30,15 @@ class NearestOfClass(Term):
 
     relational = True
 
-    def __init__(self, pair: Pair, k: int, pool: Pool, bin_width: float, reduction: Literal["sum", "mean"]) -> None:
+    def __init__(self, pair: Pair, k: int, pool: Pooling, bin_width: float, reduction: Literal["sum", "mean"]) -> None:
         super().__init__()
-        self.student_layer, self.teacher_layer = pair.student.depth, pair.the_teacher.depth
-        self.project = make_projector(pair.student.width, pair.the_teacher.width)
+        self.student_layer, self.teacher_layer = pair.student.depth, pair.require_teacher().depth
+        self.project = make_projector(pair.student.width, pair.require_teacher().width)
         self.k, self.pool, self.reduction = k, pool, reduction
         self.problem, self.bin_width = pair.problem, bin_width
 
     def needs(self) -> Needs:
-        of_teacher: Pool = "tokens" if self.problem in ("tokens", "span") else self.pool
+        of_teacher: Pooling = "tokens" if self.problem in ("tokens", "span") else self.pool
         return Needs(Wanted(hidden=[self.student_layer]), rows_needed(of_teacher, [self.teacher_layer]))
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
@@ -87,7 +87,7 @@ def ics(
     alpha_2: Weight = 0.5,
     alpha_3: Weight = 0.5,
     temperature: Positive = 5.0,
-    pool: Pool | None = None,
+    pool: Pooling | None = None,
     reduction: Literal["sum", "mean"] = "sum",
     bin_width: Positive = 1.0,
     projector: bool = False,
@@ -116,11 +116,11 @@ def ics(
     pool = pool or read_token(pair)
     if pool == "tokens":
         raise ModelError("ics compares samples, so pool must give one row per sample: cls, last, mean or flat.")
-    if pair.student.width != pair.the_teacher.width and (not projector or pool == "flat"):
+    if pair.student.width != pair.require_teacher().width and (not projector or pool == "flat"):
         raise ModelError(
             f"ics compares hidden states directly, but the student is {pair.student.width} wide and the teacher "
-            f"{pair.the_teacher.width}. Set method.projector=true to learn a map between them (with pool cls, last or "
-            "mean), or choose a student of the teacher's width."
+            f"{pair.require_teacher().width}. Set method.projector=true to learn a map between them (with pool cls, "
+            "last or mean), or choose a student of the teacher's width."
         )
     return Objective(
         hidden=(alpha_1, NearestOfClass(pair, k, pool, bin_width, reduction)),

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from torch import Tensor
 from torch.nn import functional as F
 
-from limbeck.features import Features, Needs, Wanted
+from limbeck.distillation.objective import Objective, Term
+from limbeck.distillation.pair import Pair
 from limbeck.methods.ft import TaskLoss, decision_count, decisions
-from limbeck.objective import Objective, Term
-from limbeck.pair import Pair
-from limbeck.schema import Positive, Share
-from limbeck.tasks.task import Problem
+from limbeck.models.features import Features, Needs, Wanted
+from limbeck.options import Positive, Share
+from limbeck.problems import Problem
 
 
 class SoftLogits(Term):

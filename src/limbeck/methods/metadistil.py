@@ -11,17 +11,17 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from limbeck import similarity
-from limbeck.batches import Batches
-from limbeck.capture import Capture
+from limbeck._internal.processes import mean_gradients
+from limbeck.distillation.method import Method
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
+from limbeck.distillation.teachers import LearningTeacher
 from limbeck.errors import RecipeError
-from limbeck.features import Features
-from limbeck.method import Method
 from limbeck.methods.ft import TaskLoss
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.schema import Positive, Share, check, options_of
-from limbeck.teacher import LearningTeacher
-from limbeck.together import mean_gradients
+from limbeck.models.capture import Capture
+from limbeck.models.features import Features
+from limbeck.options import Positive, Share, check, options_of
+from limbeck.tasks.batching import Batches
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam
 

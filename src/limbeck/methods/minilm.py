@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from limbeck import similarity
-from limbeck.features import Features
-from limbeck.layers import Layers
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
 from limbeck.methods.paired import PairedLayers, check_attention
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.schema import Positive, Weight
+from limbeck.models.features import Features
+from limbeck.models.layers import Layers
+from limbeck.options import Positive, Weight
 
 
 class AttentionKL(PairedLayers):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
 from limbeck.errors import RecipeError
-from limbeck.layers import Layers
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
 from limbeck.methods.minilm import AttentionKL
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.schema import Count, Positive, Weight
+from limbeck.models.layers import Layers
+from limbeck.options import Count, Positive, Weight
 
 _KINDS = ("queries", "keys", "values")
 
@@ -61,10 +61,12 @@ def minilmv2(
 
 def _heads(pair: Pair, kind: str, chosen: int | None) -> int:
     """How many relation heads the queries, keys or values are split into."""
-    heads = chosen or pair.the_teacher.heads_of(kind)
-    widths = [shape.width_of(kind) for shape in (pair.student, pair.the_teacher)]
+    heads = chosen or pair.require_teacher().heads_of(kind)
+    widths = [shape.width_of(kind) for shape in (pair.student, pair.require_teacher())]
     if math.gcd(*widths) % heads:
-        common = math.gcd(*(shape.width_of(kind) for shape in (pair.student, pair.the_teacher) for kind in _KINDS))
+        common = math.gcd(
+            *(shape.width_of(kind) for shape in (pair.student, pair.require_teacher()) for kind in _KINDS)
+        )
         divisors = [str(n) for n in range(1, common + 1) if common % n == 0]
         raise RecipeError(
             f"minilmv2 splits both models into {heads} relation heads, which does not divide both widths: the "

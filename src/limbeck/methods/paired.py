@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from limbeck import similarity
+from limbeck.distillation.objective import Term
+from limbeck.distillation.pair import Pair
 from limbeck.errors import ModelError, RecipeError
-from limbeck.features import POOLED, Features, Needs, Wanted
-from limbeck.layers import Layers, layer_map
-from limbeck.objective import Term
-from limbeck.pair import Pair
-from limbeck.pooling import Pool, pool, without_padding
+from limbeck.models.features import POOLED, Features, Needs, Wanted
+from limbeck.models.layers import Layers, layer_map
+from limbeck.models.pooling import Pooling, pool, without_padding
 
 
 class PairedLayers(Term):
@@ -29,10 +29,10 @@ class PairedLayers(Term):
         layers: Layers,
         mask_padding: bool = True,
         kinds: Sequence[str] = ("hidden",),
-        pool: Pool = "tokens",
+        pool: Pooling = "tokens",
     ) -> None:
         super().__init__()
-        self.pairs = layer_map(layers, pair.student.depth, pair.the_teacher.depth)
+        self.pairs = layer_map(layers, pair.student.depth, pair.require_teacher().depth)
         self.mask_padding, self.kinds, self.pool = mask_padding, kinds, pool
         if not self.pairs:
             raise RecipeError(
@@ -61,12 +61,12 @@ def _wanted(kinds: Sequence[str], layers: Iterable[int]) -> Wanted:
     return Wanted(**settings)
 
 
-def rows_needed(how: Pool, layers: Iterable[int], mask_padding: bool = True) -> Wanted:
+def rows_needed(how: Pooling, layers: Iterable[int], mask_padding: bool = True) -> Wanted:
     """What :func:`rows_of` reads of a teacher: one vector per sample is pooled when it is captured, and cached so."""
     return _wanted((how if how in POOLED and mask_padding else "hidden",), layers)
 
 
-def rows_of(features: Features, layer: int, mask: Tensor, how: Pool) -> Tensor:
+def rows_of(features: Features, layer: int, mask: Tensor, how: Pooling) -> Tensor:
     """The rows that are compared: as they were captured, or pooled from the tokens."""
     captured = getattr(features, how, {})
     return captured[layer] if layer in captured else pool(features.hidden[layer], mask, how)[0]
@@ -76,23 +76,23 @@ def token_mse(s: Tensor, t: Tensor, mask: Tensor, project: nn.Module) -> Tensor:
     """(project(s) - t)², averaged over the real tokens of the batch and over the dimensions."""
     if not isinstance(project, nn.Identity):  # NaN in padding would spoil the projector's gradient
         s = project(without_padding(s, mask))
-    difference = similarity.apart(s.float(), similarity.teacher_side(t).float(), mask[..., None])
-    return similarity.squares(difference).sum() / (mask.sum().clamp(min=1) * t.shape[-1])
+    difference = similarity.masked_difference(s.float(), similarity.teacher_side(t).float(), mask[..., None])
+    return similarity.squared_norm(difference).sum() / (mask.sum().clamp(min=1) * t.shape[-1])
 
 
-def read_token(pair: Pair) -> Pool:
+def read_token(pair: Pair) -> Pooling:
     """The token that both classifiers read: the first of encoders, the last of decoders."""
-    if pair.student.causal != pair.the_teacher.causal:
+    if pair.student.causal != pair.require_teacher().causal:
         raise ModelError(
-            f"The classifiers of student ({pair.student.model_type}) and teacher ({pair.the_teacher.model_type}) read "
-            "different tokens, the first and the last. Say which to compare: set method.pool to cls, last or mean."
+            f"The classifiers of student ({pair.student.model_type}) and teacher ({pair.require_teacher().model_type}) "
+            "read different tokens, the first and the last. Say which to compare: set method.pool to cls, last or mean."
         )
     return "last" if pair.student.causal else "cls"
 
 
 def check_attention(method: str, pair: Pair) -> None:
     """Attention is compared head by head, so both models need the same heads and scores that can be computed."""
-    student, teacher = pair.student, pair.the_teacher
+    student, teacher = pair.student, pair.require_teacher()
     if student.heads != teacher.heads:
         raise ModelError(
             f"{method} compares attention head by head, but the student has {student.heads} heads and the teacher "
@@ -114,7 +114,7 @@ def check_attention(method: str, pair: Pair) -> None:
 
 def check_same_blocks(method: str, pair: Pair) -> None:
     """For methods that put blocks of one model in the place of the other's."""
-    student, teacher = pair.student, pair.the_teacher
+    student, teacher = pair.student, pair.require_teacher()
     if (student.model_type, student.width, student.heads) != (teacher.model_type, teacher.width, teacher.heads):
         raise ModelError(
             f"{method} works on blocks of both models, which must be of one family, width and number of heads; seen: "

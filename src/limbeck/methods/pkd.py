@@ -8,25 +8,25 @@ import torch
 from torch import Tensor
 
 from limbeck import similarity
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
+from limbeck.distillation.projectors import projector
 from limbeck.errors import RecipeError
-from limbeck.features import Features
-from limbeck.layers import Layers, layer_map
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
 from limbeck.methods.paired import PairedLayers, read_token, rows_of
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.pooling import Pool, check_pool, pool
-from limbeck.projectors import projector
-from limbeck.schema import Positive, Share, Weight
+from limbeck.models.features import Features
+from limbeck.models.layers import Layers, layer_map
+from limbeck.models.pooling import Pooling, check_pool, pool
+from limbeck.options import Positive, Share, Weight
 
 
 class Patient(PairedLayers):
     """L_PT: squared difference of the normalised vectors, averaged over layer pairs, samples and dimensions."""
 
-    def __init__(self, pair: Pair, layers: Layers, pool: Pool) -> None:
+    def __init__(self, pair: Pair, layers: Layers, pool: Pooling) -> None:
         super().__init__(pair, layers, pool=pool)
-        self.project = projector(pair.student.width, pair.the_teacher.width)
+        self.project = projector(pair.student.width, pair.require_teacher().width)
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         values = []
@@ -44,7 +44,7 @@ def pkd(
     temperature: Positive = 10.0,
     beta: Weight = 100.0,
     layers: Layers = "skip",
-    pool: Pool | None = None,
+    pool: Pooling | None = None,
 ) -> Objective:
     """Patient knowledge distillation: the [CLS] vectors of intermediate layers, with the logits and labels.
 
@@ -67,10 +67,10 @@ def pkd(
     if layers in ("skip", "last") and pair.student.depth == 1:
         raise RecipeError(
             f"pkd with layers '{layers}' leaves out the last layer, and the student has only 1. Give explicit pairs, "
-            f"such as [[1, {pair.the_teacher.depth}]], or use kd."
+            f"such as [[1, {pair.require_teacher().depth}]], or use kd."
         )
     if layers == "last":
-        layers = layer_map("top", pair.student.depth, pair.the_teacher.depth)[:-1]
+        layers = layer_map("top", pair.student.depth, pair.require_teacher().depth)[:-1]
     return Objective(
         kd=(alpha, SoftLogits(pair.problem, temperature)),
         task=(1 - alpha, TaskLoss(pair)),

@@ -9,16 +9,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from limbeck.families import blocks_of
-from limbeck.layers import Pairs, layer_map
-from limbeck.method import Method
+from limbeck._internal.processes import mean_gradients
+from limbeck.distillation.method import Method
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
+from limbeck.distillation.teachers import LearningTeacher
 from limbeck.methods.kd import kd
 from limbeck.methods.paired import check_same_blocks
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.schema import Positive, Share
-from limbeck.teacher import LearningTeacher
-from limbeck.together import mean_gradients
+from limbeck.models.families import blocks_of
+from limbeck.models.layers import Pairs, layer_map
+from limbeck.options import Positive, Share
 
 Blocks = Literal["first", "last", "skip", "both"]
 
@@ -96,7 +96,7 @@ def reptiledistil(
         blocks: the teacher's blocks that move: first, last, skip (evenly spread: 2, 4, ...) or both (1 and 2, ...)
     """
     check_same_blocks("reptiledistil", pair)
-    pairs = block_pairs(blocks, pair.student.depth, pair.the_teacher.depth)
+    pairs = block_pairs(blocks, pair.student.depth, pair.require_teacher().depth)
     return Method(
         kd(pair, alpha=alpha, temperature=temperature),
         make_teacher=partial(MovingTeacher, mu=mu, inner_rate=inner_rate, pairs=pairs),

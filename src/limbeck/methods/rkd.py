@@ -5,14 +5,14 @@ from __future__ import annotations
 from torch import Tensor
 
 from limbeck import similarity
-from limbeck.layers import Layers
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
 from limbeck.methods.alignment import Alignment
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.pooling import Pool, check_pool
-from limbeck.schema import Positive, Share, Weight
+from limbeck.models.layers import Layers
+from limbeck.models.pooling import Pooling, check_pool
+from limbeck.options import Positive, Share, Weight
 
 
 def rkd(
@@ -23,7 +23,7 @@ def rkd(
     distance: Weight = 100.0,
     angle: Weight = 200.0,
     layers: Layers = "last",
-    pool: Pool = "mean",
+    pool: Pooling = "mean",
 ) -> Objective:
     """Relational knowledge distillation: how the samples of a batch lie to each other, with the logits and labels.
 
@@ -37,8 +37,8 @@ def rkd(
     Options:
         alpha: weight of the labels against the teacher's logits, 0 to 1
         temperature: T, softens both distributions
-        distance: λ_d, weight of the distances (paper 001: 100 or 10000)
-        angle: λ_a, weight of the angles (paper 001: 200, 2000 or 20000)
+        distance: λ_d, weight of the distances (Jung et al. 2023: 100 or 10000)
+        angle: λ_a, weight of the angles (Jung et al. 2023: 200, 2000 or 20000)
         layers: which layers are compared: a strategy, or pairs such as [[3, 6], [6, 12]]
         pool: the row of a sample: cls, last, mean or flat
     """

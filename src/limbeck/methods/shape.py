@@ -1,4 +1,4 @@
-"""Representational alignment by the Shape (Procrustes) distance (paper 000)."""
+"""Representational alignment by the Shape (Procrustes) distance (Anonymous (ACL submission))."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Literal
 from torch import Tensor
 
 from limbeck import similarity
-from limbeck.layers import Layers
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
 from limbeck.methods.alignment import Alignment
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.kd import SoftLogits
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.pooling import Pool
-from limbeck.schema import Positive, Share, Weight
+from limbeck.models.layers import Layers
+from limbeck.models.pooling import Pooling
+from limbeck.options import Positive, Share, Weight
 
 
 def shape(
@@ -23,7 +23,7 @@ def shape(
     alpha: Share = 0.6,
     gamma: Weight = 1.0,
     layers: Layers = "middle",
-    pool: Pool = "mean",
+    pool: Pooling = "mean",
     kind: Literal["angular", "euclidean"] = "angular",
     beta: Share = 1.0,
     temperature: Positive = 1.0,

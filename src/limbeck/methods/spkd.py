@@ -5,13 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from limbeck import similarity
-from limbeck.layers import Layers
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
 from limbeck.methods.alignment import Alignment
 from limbeck.methods.ft import TaskLoss
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.pooling import Pool, check_pool
-from limbeck.schema import Weight
+from limbeck.models.layers import Layers
+from limbeck.models.pooling import Pooling, check_pool
+from limbeck.options import Weight
 
 
 def spkd(
@@ -19,7 +19,7 @@ def spkd(
     *,
     gamma: Weight = 3000.0,
     layers: Layers = "last",
-    pool: Pool = "flat",
+    pool: Pooling = "flat",
 ) -> Objective:
     """Similarity-preserving distillation: samples that are alike for the teacher become alike for the student.
 

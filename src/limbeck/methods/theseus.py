@@ -10,16 +10,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from limbeck.capture import Capture
-from limbeck.families import blocks_of, family_of
-from limbeck.features import Features, Wanted
-from limbeck.layers import layer_map
-from limbeck.method import Method
+from limbeck.distillation.method import Method
+from limbeck.distillation.objective import Objective
+from limbeck.distillation.pair import Pair
 from limbeck.methods.ft import TaskLoss
 from limbeck.methods.paired import check_same_blocks
-from limbeck.objective import Objective
-from limbeck.pair import Pair
-from limbeck.schema import Count, Share
+from limbeck.models.capture import Capture
+from limbeck.models.families import blocks_of, family_of
+from limbeck.models.features import Features, Wanted
+from limbeck.models.layers import layer_map
+from limbeck.options import Count, Share
 
 
 class Replacing(nn.Module):

@@ -10,15 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from limbeck import similarity
-from limbeck.features import Features, Needs, Wanted
-from limbeck.layers import Layers
+from limbeck.distillation.objective import Objective, Term
+from limbeck.distillation.pair import Pair
+from limbeck.distillation.projectors import projector
 from limbeck.methods.ft import decision_count, decisions
 from limbeck.methods.paired import PairedLayers, check_attention, token_mse
-from limbeck.objective import Objective, Term
-from limbeck.pair import Pair
-from limbeck.projectors import projector
-from limbeck.schema import Positive
-from limbeck.tasks.task import Problem
+from limbeck.models.features import Features, Needs, Wanted
+from limbeck.models.layers import Layers
+from limbeck.options import Positive
+from limbeck.problems import Problem
 
 
 class Hidden(PairedLayers):
@@ -26,7 +26,7 @@ class Hidden(PairedLayers):
 
     def __init__(self, pair: Pair, layers: Layers) -> None:
         super().__init__(pair, layers)
-        self.project = projector(pair.student.width, pair.the_teacher.width)
+        self.project = projector(pair.student.width, pair.require_teacher().width)
 
     def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
         return student.mask.sum()

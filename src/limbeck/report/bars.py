@@ -16,7 +16,7 @@ _HATCHES = ("", "///", "...")
 _COLOURS = tuple(look(number).colour for number in (0, 4, 2))
 
 
-def restoration(task: TaskResults) -> list[Drawn]:
+def restoration_bars(task: TaskResults) -> list[Drawn]:
     found = {student.label: restored(student) for student in task.students}
     found = {label: scores for label, scores in found.items() if scores}
     names = list(dict.fromkeys(name for scores in found.values() for name in scores if name != "agreement"))
@@ -69,7 +69,7 @@ def restored(student: Student) -> dict[str, Spread]:
     return {name: over for name, values in found.items() if (over := spread(values)) is not None}
 
 
-def intra_class_similarity(task: TaskResults) -> list[Drawn]:
+def intra_class_bars(task: TaskResults) -> list[Drawn]:
     place = "intra_class_similarity"
     students = {student: student.spread(place, "after") for student in task.students}
     known = {student: value for student, value in students.items() if value is not None}

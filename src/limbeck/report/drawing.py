@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from limbeck._internal.files import replacing
 from limbeck.errors import MissingExtra
-from limbeck.files import replacing
 
 INK = "#0b0c0d"
 SUFFIXES = (".svg", ".png", ".pdf")

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from limbeck.report.bars import intra_class_similarity, restoration
+from limbeck.report.bars import intra_class_bars, restoration_bars
 from limbeck.report.drawing import Drawn, style
 from limbeck.report.gathered import Results
 from limbeck.report.lines import curves, relation_difference, reliability
-from limbeck.report.maps import heat_maps, layers, tokens
+from limbeck.report.maps import heat_maps, layer_maps, token_maps
 from limbeck.report.tradeoff import trade_off
 
 _DRAW = (
     trade_off,
     curves,
-    restoration,
+    restoration_bars,
     heat_maps,
-    layers,
+    layer_maps,
     relation_difference,
-    intra_class_similarity,
-    tokens,
+    intra_class_bars,
+    token_maps,
     reliability,
 )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from limbeck._internal.files import file_name, write_text
 from limbeck.compare.tables import ENDINGS, Table, form_of, render
-from limbeck.files import file_name, write_text
 from limbeck.report.drawing import Drawn, save
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from limbeck.files import file_name
+from limbeck._internal.files import file_name
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.report.drawing import INK, Drawn, printable
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from limbeck.analysis.decisions import Calibration
-from limbeck.metrics import shown
+from limbeck.metrics import readable_score
 from limbeck.report.drawing import INK, Drawn
 from limbeck.report.gathered import Student, TaskResults, finite, spread
 from limbeck.report.history import History, Line, histories
@@ -66,7 +66,7 @@ def curves(task: TaskResults) -> list[Drawn]:
         grid[-1].set_ylabel(with_unit(task.metric))
     words = [f"{term}: {_ends(lines)}" for term, lines in zip(terms, drawn, strict=False)]
     if scored:
-        last = [f"{label} {shown(task.metric, line.values[-1])}" for label, line in drawn[-1].items()]
+        last = [f"{label} {readable_score(task.metric, line.values[-1])}" for label, line in drawn[-1].items()]
         words.append(f"{task.metric} on the validation data ends at {', '.join(last)}")
     return [
         of_task(

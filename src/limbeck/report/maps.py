@@ -64,7 +64,7 @@ def heat_maps(task: TaskResults) -> list[Drawn]:
     return drawn
 
 
-def layers(task: TaskResults) -> list[Drawn]:
+def layer_maps(task: TaskResults) -> list[Drawn]:
     """Teacher against student, before and after; then each student before against after."""
     beside = [_Map(name, values) for name, values in _befores(task, "layers.before")]
     beside += [_Map(short(student.label), values) for student, values in _each(task, "layers.after")]
@@ -92,7 +92,7 @@ def layers(task: TaskResults) -> list[Drawn]:
     ]
 
 
-def tokens(task: TaskResults) -> list[Drawn]:
+def token_maps(task: TaskResults) -> list[Drawn]:
     """For each sentence a grid: the teacher and each student by the four norms."""
     drawn = []
     for number, sentence in enumerate(_sentences(task)):

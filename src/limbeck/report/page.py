@@ -8,12 +8,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from limbeck._internal.files import write_text
 from limbeck.compare.comparison import Result, compare
 from limbeck.compare.details import details
 from limbeck.compare.entries import Found, read_entries
 from limbeck.compare.tables import Table
 from limbeck.errors import DataError, MissingExtra, RunError
-from limbeck.files import write_text
 from limbeck.report.drawing import Drawn, inline_svg
 from limbeck.report.figures import all_figures
 from limbeck.report.folder import write_folder

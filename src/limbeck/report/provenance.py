@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.compare.entries import Entry, Found
-from limbeck.compare.finished import Run, read_mapping
 from limbeck.compare.tables import Cell, Table
 from limbeck.report.gathered import finite
 from limbeck.report.layout import listed
+from limbeck.runs.reader import Run, read_mapping
 
 _ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/:,;'\"()]+/)+([^\s/:,;'\"()]+)")
 

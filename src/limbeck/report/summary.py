@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
-from limbeck.metrics import SMALLER_IS_BETTER, shown
+from limbeck.metrics import SMALLER_IS_BETTER, readable_score
 from limbeck.report.gathered import Results, Student, TaskResults
 from limbeck.report.layout import listed
 
@@ -41,10 +41,17 @@ def _best_on(task: TaskResults) -> str:
     if not scores:
         return f"On {task.task} no student has a score yet."
     value = (min if task.metric in SMALLER_IS_BETTER else max)(scores.values())
-    best = [student for student, score in scores.items() if shown(task.metric, score) == shown(task.metric, value)]
+    best = [
+        student
+        for student, score in scores.items()
+        if readable_score(task.metric, score) == readable_score(task.metric, value)
+    ]
     who = _who(f"On {task.task}", [student.label for student in best], len(scores))
     teacher = task.teacher_scores.get(task.metric)
-    parts = [f"{task.metric} {shown(task.metric, value)}{_over_seeds(best)}", *_beside(task.metric, value, teacher)]
+    parts = [
+        f"{task.metric} {readable_score(task.metric, value)}{_over_seeds(best)}",
+        *_beside(task.metric, value, teacher),
+    ]
     if len(best) == 1:
         parts += _smaller([(best[0], task)])
     return f"{who}: {', '.join(parts)}."
@@ -63,12 +70,12 @@ def _best_on_average(results: Results) -> str:
     if not scores:
         return ""
     value = max(scores.values())
-    best = [label for label, score in scores.items() if shown("", score) == shown("", value)]
+    best = [label for label, score in scores.items() if readable_score("", score) == readable_score("", value)]
     who = _who(f"On average over {len(results.tasks)} tasks", best, len(scores))
     teachers = [task.teacher_scores.get(task.metric) for task in results.tasks]
     known = [score for score in teachers if score is not None]
     teacher = fmean(known) if len(known) == len(teachers) else None
-    parts = [f"main score {shown('', value)}", *_beside("", value, teacher)]
+    parts = [f"main score {readable_score('', value)}", *_beside("", value, teacher)]
     if len(best) == 1:
         parts += _smaller(pairs[best[0]])
     return f"{who}: {', '.join(parts)}."
@@ -97,8 +104,8 @@ def _beside(metric: str, value: float, teacher: float | None) -> list[str]:
     if teacher is None:
         return []
     if metric in SMALLER_IS_BETTER or teacher <= 0:
-        return [f"where the teacher has {shown(metric, teacher)}"]
-    return [f"{100 * value / teacher:.1f}% of the teacher's {shown(metric, teacher)}"]
+        return [f"where the teacher has {readable_score(metric, teacher)}"]
+    return [f"{100 * value / teacher:.1f}% of the teacher's {readable_score(metric, teacher)}"]
 
 
 def _smaller(pairs: Sequence[tuple[Student, TaskResults]]) -> list[str]:

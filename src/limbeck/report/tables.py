@@ -29,7 +29,7 @@ def all_tables(results: Results) -> list[Table]:
 
 
 def _diagonals(results: Results) -> Table:
-    """Paper 001, table 6."""
+    """Jung et al. 2023, table 6."""
     of_teacher: Row = (f"teacher {DASH} teacher", [task.shared("cka_diagonal", "teacher") for task in results.tasks])
     before: Row = (f"teacher {DASH} student before", [task.shared("cka_diagonal", "before") for task in results.tasks])
     after = _each(results, lambda student: _mean(student.spread("cka_diagonal", "after")))
@@ -48,7 +48,7 @@ def _similarity(results: Results) -> Table:
 
 
 def _ranks(results: Results) -> Table:
-    """Paper 001, table 7."""
+    """Jung et al. 2023, table 7."""
     by_task = [_ranks_on(task) for task in results.tasks]
     rows: list[Row] = [(label, [ranks.get(label) for ranks in by_task]) for label in results.labels]
     note = (
@@ -78,7 +78,7 @@ def _final_differences(student: Student) -> list[float]:
 
 
 def _cost(task: TaskResults, where: str) -> Table:
-    """Paper 001, table 8."""
+    """Jung et al. 2023, table 8."""
     head = (
         "model",
         "parameters",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from limbeck.compare.score_table import count_of
-from limbeck.metrics import SMALLER_IS_BETTER, shown
+from limbeck.metrics import SMALLER_IS_BETTER, readable_score
 from limbeck.report.drawing import INK, Drawn
 from limbeck.report.gathered import TaskResults
 from limbeck.report.layout import TEACHER, Look, Room, look, of_task, panels, scale, short, with_unit
@@ -55,7 +55,7 @@ def trade_off(task: TaskResults) -> list[Drawn]:
     better = "low" if task.metric in SMALLER_IS_BETTER else "high"
     left_out = f" Left out, because their score or {across} is not known: {', '.join(without)}." if without else ""
     unit = "{:.3g} ms".format if timed else lambda value: f"{count_of(value)} parameters"
-    words = [f"{point.label} {shown(task.metric, point.y)} at {unit(point.x)}" for point in points]
+    words = [f"{point.label} {readable_score(task.metric, point.y)} at {unit(point.x)}" for point in points]
     return [
         of_task(
             task.task,

@@ -4,7 +4,7 @@ Student first, teacher second; padding never leaks; statistics in float32 or flo
 a statistic does not exist the result is a finite 0 with zero gradient.
 """
 
-from ._moments import apart, gradients_to_teacher, kept, squares, teacher_side
+from ._moments import gradients_to_teacher, kept, masked_difference, squared_norm, teacher_side
 from .attention import attention_kl, attention_loss, attention_mse, attention_scores, split_heads
 from .cka import MinibatchCKA, cka
 from .distances import rkd_angle, rkd_distance
@@ -27,7 +27,6 @@ from .shape import shape_distance
 __all__ = [
     "KMeans",
     "MinibatchCKA",
-    "apart",
     "attention_kl",
     "attention_loss",
     "attention_mse",
@@ -37,6 +36,7 @@ __all__ = [
     "gradients_to_teacher",
     "kept",
     "kmeans",
+    "masked_difference",
     "nearest_same_class",
     "pearson",
     "pearson_loss",
@@ -50,7 +50,7 @@ __all__ = [
     "shape_distance",
     "spkd_distance",
     "split_heads",
-    "squares",
+    "squared_norm",
     "teacher_side",
     "token_relation_loss",
     "token_relations",

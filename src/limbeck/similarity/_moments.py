@@ -125,14 +125,14 @@ def kept(x: Tensor, real: Tensor) -> Tensor:
     return _Kept.apply(x, real)
 
 
-class _Apart(torch.autograd.Function):
+class _MaskedDifference(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, real: Tensor) -> Tensor:
         ctx.save_for_backward(real)
-        apart = a - b
-        bits = _BITS[apart.element_size()]
-        apart.view(bits).bitwise_and_(-real.to(bits))
-        return apart
+        masked_difference = a - b
+        bits = _BITS[masked_difference.element_size()]
+        masked_difference.view(bits).bitwise_and_(-real.to(bits))
+        return masked_difference
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -141,12 +141,12 @@ class _Apart(torch.autograd.Function):
         return grad, -grad if ctx.needs_input_grad[1] else None, None
 
 
-def apart(a: Tensor, b: Tensor, real: Tensor) -> Tensor:
+def masked_difference(a: Tensor, b: Tensor, real: Tensor) -> Tensor:
     """``kept(a - b, real)`` of two tensors of one shape and dtype, in the memory of one."""
-    return _Apart.apply(a, b, real)
+    return _MaskedDifference.apply(a, b, real)
 
 
-class _Squares(torch.autograd.Function):
+class _SquaredNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
@@ -158,9 +158,9 @@ class _Squares(torch.autograd.Function):
         return x * (2 * grads[0])[..., None]
 
 
-def squares(x: Tensor) -> Tensor:
+def squared_norm(x: Tensor) -> Tensor:
     """``x.square().sum(-1)`` without a tensor of squares, on the way there and back."""
-    return _Squares.apply(x)
+    return _SquaredNorm.apply(x)
 
 
 def centre(x: Tensor, mask: Tensor | None, through_mean: bool = True) -> Tensor:

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from ._moments import (
-    apart,
     check_choice,
     check_mask,
     differentiable_again,
     kept,
+    masked_difference,
     outside_autocast,
     result_dtype,
-    squares,
+    squared_norm,
     teacher_side,
 )
 
@@ -164,8 +164,8 @@ def _plain_loss(
 
 def _mse(s: Tensor, t: Tensor, entries: Tensor) -> Tensor:
     dtype = result_dtype(s, t)
-    difference = apart(s.to(dtype), t.to(dtype), entries)
-    return squares(difference.flatten(2)).sum() / _count(s, entries)
+    difference = masked_difference(s.to(dtype), t.to(dtype), entries)
+    return squared_norm(difference.flatten(2)).sum() / _count(s, entries)
 
 
 def _mse_by_hand(
@@ -174,7 +174,7 @@ def _mse_by_hand(
     """The value and its gradients with respect to s and t, in the memory of their difference."""
     count = _count(difference, entries)
     difference = difference.mul_(entries)
-    value = squares(difference.flatten(2)).sum() / count
+    value = squared_norm(difference.flatten(2)).sum() / count
     slope = difference.mul_(2 / count)
     return value, slope if to_s else None, -slope if to_t else None
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from limbeck._internal.files import write_text
 from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.errors import RunError
-from limbeck.files import write_text
 from limbeck.metrics import SMALLER_IS_BETTER
-from limbeck.run_directory import RunDirectory
+from limbeck.runs.directory import RunDirectory
 from limbeck.study.description import Point, Study
 from limbeck.study.engines import Engine
 from limbeck.study.jobs import Fate, Job, TrainJob

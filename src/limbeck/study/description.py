@@ -16,9 +16,9 @@ import pydantic
 import yaml
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
-from limbeck.files import file_name
-from limbeck.recipe import Recipe
-from limbeck.recipe_files import put, read_recipe
+from limbeck._internal.files import file_name
+from limbeck.recipes.files import put, read_recipe
+from limbeck.recipes.recipe import Recipe
 
 Point = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
 PLACES = {"task", "student", "method", "train", "stages"}  # of a recipe, where methods and settings may differ
@@ -146,7 +146,7 @@ class Study(_Block):
         }
 
     def given_teacher(self, task: str) -> str:
-        return (self._teacher_of(task).fine_tuned or "").replace(TASK, short(task))
+        return (self._teacher_of(task).fine_tuned or "").replace(TASK, short_task(task))
 
     def labels(self, task: str) -> list[str]:
         """The methods that run on a task: all that do not name others as their ``tasks``."""
@@ -185,7 +185,7 @@ class Study(_Block):
 
     def _written(self, task: str, label: str) -> dict[str, Any]:
         name = self.methods[label].get("recipe")
-        return copy.deepcopy(read_recipe(str(name).replace(TASK, short(task))).values) if name else {}
+        return copy.deepcopy(read_recipe(str(name).replace(TASK, short_task(task))).values) if name else {}
 
     def _task_block(self, task: str, written: dict[str, Any]) -> dict[str, Any]:
         block = {"task": written | copy.deepcopy(self.task) | {"name": task}}
@@ -219,7 +219,7 @@ def _flat(changes: Any) -> Any:
     return flat
 
 
-def short(task: str) -> str:
+def short_task(task: str) -> str:
     """``rte`` of ``glue/rte``."""
     return task.rpartition("/")[2]
 

@@ -11,22 +11,22 @@ from typing import Any
 
 import torch
 
-from limbeck.caching import flops
 from limbeck.errors import LimbeckError
-from limbeck.families import blocks_of
-from limbeck.models import load_config, load_tokenizer, model_class, parameters
-from limbeck.run_directory import RunDirectory
-from limbeck.student import from_config, layers_to_keep
+from limbeck.models.families import blocks_of
+from limbeck.models.loading import load_config, load_tokenizer, model_class, parameters
+from limbeck.models.students import from_config, layers_to_keep
+from limbeck.runs.directory import RunDirectory
 from limbeck.study.plan import Plan
 from limbeck.tasks import load_task
 from limbeck.tasks.task import Task
+from limbeck.training.cache_policy import flops
 
 _BYTES_OF_A_WEIGHT = 4
 _PASSES = 3  # forward once, backward twice
 
 
 @dataclass(frozen=True)
-class Line:
+class PlanLine:
     """A method on a task, or a task's teacher. What cannot be known here (a model on the hub, a stream) is None."""
 
     task: str
@@ -44,7 +44,7 @@ class _Size:
     all: int
 
 
-def estimate(plan: Plan) -> list[Line]:
+def estimate(plan: Plan) -> list[PlanLine]:
     """A line for each task's teacher and each method."""
     study, lines, ratios = plan.study, [], []
     for task in study.tasks:
@@ -53,7 +53,7 @@ def estimate(plan: Plan) -> list[Line]:
         if teacher is not None:
             seconds, size = _cost(teacher.values, source)
             ratios += _ratios([Path(teacher.folder)], seconds)
-            lines.append(Line(task, "teacher", 1, 1, int(teacher.finished()), seconds, size))
+            lines.append(PlanLine(task, "teacher", 1, 1, int(teacher.finished()), seconds, size))
         for label in study.labels(task):
             first = plan.run(task, label, plan.first_point(task, label), study.seeds[0], "kept")
             seconds, size = _cost(first.values, source)
@@ -62,15 +62,15 @@ def estimate(plan: Plan) -> list[Line]:
             runs = plan.count(task, label)
             kept = {"none": 0, "reported": len(study.seeds), "all": runs}[study.keep]
             size = None if size is None else kept * size
-            lines.append(Line(task, label, plan.trials(task, label), runs, min(runs, len(done)), seconds, size))
+            lines.append(PlanLine(task, label, plan.trials(task, label), runs, min(runs, len(done)), seconds, size))
     pace = median(ratios) if ratios else 1.0
     return [_rest(line, pace) for line in lines]
 
 
-def _rest(line: Line, pace: float) -> Line:
+def _rest(line: PlanLine, pace: float) -> PlanLine:
     """With the time of all runs that are left, at the pace of those that are done."""
     seconds = None if line.seconds is None else line.seconds * pace * (line.runs - line.done)
-    return Line(line.task, line.label, line.settings, line.runs, line.done, seconds, line.bytes)
+    return PlanLine(line.task, line.label, line.settings, line.runs, line.done, seconds, line.bytes)
 
 
 def _cost(values: dict[str, Any], source: str) -> tuple[float | None, int | None]:

@@ -18,14 +18,14 @@ from typing import Any, Literal
 import yaml
 from filelock import FileLock
 
-from limbeck.caching import cache_for_runs
+from limbeck._internal.files import write_text
+from limbeck._internal.progress import QUIET
 from limbeck.errors import LimbeckError
-from limbeck.files import write_text
-from limbeck.progress import QUIET
-from limbeck.recipe import load_recipe
-from limbeck.run import execute
-from limbeck.run_directory import PRUNED, RunDirectory
+from limbeck.recipes.recipe import load_recipe
+from limbeck.runs.directory import PRUNED, RunDirectory
 from limbeck.study.search import falls_behind
+from limbeck.training.cache_policy import cache_for_runs
+from limbeck.training.execute import execute
 
 # Of a student's weights: removed; kept; or needed, so that a finished run which has lost them is done again.
 Fate = Literal["removed", "kept", "needed"]

@@ -13,9 +13,9 @@ import pydantic
 
 from limbeck.compare.significance import MARKS
 from limbeck.errors import LimbeckError, RecipeError, unknown
-from limbeck.recipe import apply_override, check_recipe, report_mistakes
-from limbeck.recipe_files import RecipeText, put, read_yaml
-from limbeck.schema import Mistake, check
+from limbeck.options import Mistake, check
+from limbeck.recipes.files import RecipeText, put, read_yaml
+from limbeck.recipes.recipe import apply_override, check_recipe, report_mistakes
 from limbeck.study.description import OF_THE_STUDY, PLACES, Study
 
 _VARIANTS = "'variants' holds them by name, each a mapping from settings to values."
@@ -23,7 +23,7 @@ _VARIANTS = "'variants' holds them by name, each a mapping from settings to valu
 
 def shipped_studies() -> dict[str, Path]:
     """The studies that come with limbeck, by name."""
-    return {path.stem: path for path in sorted(Path(str(resources.files("limbeck") / "studies")).glob("*.yaml"))}
+    return {path.stem: path for path in sorted(Path(str(resources.files("limbeck.study") / "library")).glob("*.yaml"))}
 
 
 def list_studies() -> dict[str, str]:

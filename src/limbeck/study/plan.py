@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from limbeck.files import file_name
-from limbeck.recipe import load_recipe
-from limbeck.recipe_files import put
+from limbeck._internal.files import file_name
+from limbeck.recipes.files import put
+from limbeck.recipes.recipe import load_recipe
 from limbeck.study.description import Point, Study, key_of
 from limbeck.study.jobs import CacheJob, Fate, TrainJob
 

@@ -13,8 +13,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from limbeck.metrics import shown
-from limbeck.progress import QUIET
+from limbeck._internal.progress import QUIET
+from limbeck.metrics import readable_score
 from limbeck.study.conduct import Watcher
 from limbeck.study.jobs import Job, TrainJob
 
@@ -102,7 +102,7 @@ def _outcome(job: Job, error: str) -> str:
     if not job.directory.finished:
         return "not worth finishing"
     metrics = job.directory.metrics()
-    return f"{metrics['metric']} {shown(metrics['metric'], metrics['score'])}"
+    return f"{metrics['metric']} {readable_score(metrics['metric'], metrics['score'])}"
 
 
 def _span(seconds: float) -> str:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from limbeck.errors import RecipeError, unknown
+from limbeck.problems import Problem
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.files import file_format
 from limbeck.tasks.glue import GLUE, glue
 from limbeck.tasks.reviews import reviews
 from limbeck.tasks.squad import squad_1, squad_2
 from limbeck.tasks.table import read_texts, table
-from limbeck.tasks.task import Problem, Task
+from limbeck.tasks.task import Task
 from limbeck.tasks.text import text
 from limbeck.tasks.tokens import tokens
 from limbeck.tasks.writing import write_table

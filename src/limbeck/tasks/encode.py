@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
+from limbeck._internal.progress import progress
 from limbeck.errors import DataError, ModelError
-from limbeck.progress import progress
-from limbeck.tasks.task import IGNORED, PER_TOKEN, Problem, Task
+from limbeck.problems import IGNORED, PER_TOKEN, Problem
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -26,22 +26,22 @@ _CHUNK = 2_000  # rows per tokenizer call: large enough for its threads, small e
 
 
 def encode(
-    source: Task | Sequence[str],
+    columns: Sequence[str],
     dataset: Dataset,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     too_long: Literal["cut", "refuse"] = "cut",
+    task: str = "",
 ) -> Dataset:
     """Tokenize ``dataset`` into id, input_ids, attention_mask, token_type_ids (if any) and labels (if any).
 
-    ``source`` is the task, or just the names of one or two text columns. Rows longer than ``max_length``
-    are cut with one warning that counts them, or refused.
+    ``columns`` names one or two text columns. Rows longer than ``max_length`` are cut with one warning that counts
+    them, or refused; messages name ``task``.
     """
-    names = source.text_columns if isinstance(source, Task) else tuple(source)
-    where = " ".join(filter(None, [source.name if isinstance(source, Task) else "", str(dataset.split or "")]))
+    where = " ".join(filter(None, [task, str(dataset.split or "")]))
 
     def texts_of(rows: Mapping[str, Any]) -> list[list[str]]:
-        return [list(rows[name]) for name in names]
+        return [list(rows[name]) for name in columns]
 
     def labels_of(rows: Mapping[str, Any], _: Mapping[str, Any]) -> dict[str, Any]:
         return {"labels": rows["label"]} if "label" in rows else {}

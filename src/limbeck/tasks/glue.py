@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from limbeck import hub
+from limbeck._internal import hub
 from limbeck.errors import DataError, RecipeError, unknown
 from limbeck.metrics import METRICS
 from limbeck.tasks.files import check_exists, cut_off, tsv_rows, unquoted, width_error
@@ -348,12 +348,14 @@ def _similarity(cell: str) -> float | None:
 
 def _from_hub(name: str, spec: _Glue) -> dict[str, Dataset]:
     files = ", ".join(f"{spec.folder}/{file}" for split, file in spec.files.items() if split in _REQUIRED)
-    loaded = hub.load_data(f"glue/{name}", f"{files} (GLUE's own download)", _HUB, name)
+    loaded = hub.load_hub_data(f"glue/{name}", f"{files} (GLUE's own download)", _HUB, name)
     renamed = {"validation_matched": "validation", "test_matched": "test"}
     splits = {renamed.get(split, split): loaded[split] for split in loaded}
     if name == "mnli":
         try:
-            splits[_DIAGNOSTIC] = hub.load_data("The diagnostic set", _DIAGNOSTIC_FILES[0], _HUB, "ax", split="test")
+            splits[_DIAGNOSTIC] = hub.load_hub_data(
+                "The diagnostic set", _DIAGNOSTIC_FILES[0], _HUB, "ax", split="test"
+            )
         except DataError as error:  # nothing but its own scores needs it
             logger.debug("%s", error)
     return {split: _hub_split(split, data, spec) for split, data in splits.items()}

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from limbeck.errors import DataError, RecipeError, unknown
+from limbeck.problems import Problem
 from limbeck.tasks.files import Columns
-from limbeck.tasks.task import Problem
 
 
 @dataclass(frozen=True)

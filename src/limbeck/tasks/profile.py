@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from limbeck.metrics import entities
-from limbeck.tasks.task import Problem, Task
+from limbeck.problems import Problem
+from limbeck.tasks.task import Task
 from limbeck.tasks.text import TextTask
 
 _NAMED = 5  # labels that a line of text names

@@ -5,16 +5,15 @@ from __future__ import annotations
 import collections
 import json
 import logging
-import re
-import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from limbeck._internal.progress import progress
 from limbeck.errors import DataError, RecipeError
-from limbeck.progress import progress
+from limbeck.metrics import answer_scores, normalized_answer
 from limbeck.tasks.task import Task, make_split
 
 if TYPE_CHECKING:
@@ -207,7 +206,9 @@ class SpanTask(Task):
     def _rate(self, texts: Sequence[str], encoded: Any) -> np.ndarray:
         """(N, 2): exact match and F1 of each question."""
         known = self._data(encoded)["answers"]
-        return np.array([rate(text, answers, self.unanswerable) for text, answers in zip(texts, known, strict=True)])
+        return np.array(
+            [answer_scores(text, answers, self.unanswerable) for text, answers in zip(texts, known, strict=True)]
+        )
 
     def _best_thresholds(self, answers: Sequence[Answer], encoded: Any, answerable: np.ndarray) -> dict[str, float]:
         """What the best threshold for answering nothing would have given, as the official evaluation reports it."""
@@ -239,7 +240,7 @@ class SpanTask(Task):
 
     def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
         ours, theirs = (self.texts(self.best(side, encoded)) for side in (logits, others))
-        return float(np.mean([normal(a) == normal(b) for a, b in zip(ours, theirs, strict=True)]))
+        return float(np.mean([normalized_answer(a) == normalized_answer(b) for a, b in zip(ours, theirs, strict=True)]))
 
     def readable(self, logits: Any, encoded: Any) -> dict[str, Any]:
         best = self.best(logits, encoded)
@@ -296,33 +297,3 @@ def _label(
     seen_from = 0 if whole[0] else next(begin for begin in begins if begin != _NOWHERE)
     seen_to = stop if whole[1] else max(ends)
     return [inside[0], inside[-1]] if seen_from <= start and stop <= seen_to else [0, 0]
-
-
-_ARTICLES = re.compile(r"\b(a|an|the)\b", re.UNICODE)
-_PUNCTUATION = set(string.punctuation)
-
-
-def normal(text: str) -> str:
-    """Without case, punctuation, articles and extra blanks, as SQuAD compares answers."""
-    kept = "".join(character for character in text.lower() if character not in _PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", kept).split())
-
-
-def rate(prediction: str, answers: Sequence[str], unanswerable: bool = False) -> tuple[float, float]:
-    """SQuAD's exact match and F1: the best over the known answers.
-
-    Where questions may have none (2.0), answers that are empty once normalised do not count, a question without answers
-    is right if it is answered by nothing, and F1 against nothing is 1 or 0.
-    """
-    if unanswerable:
-        answers = [answer for answer in answers if normal(answer)] or [""]
-    ours = normal(prediction)
-    exact = max((float(ours == normal(answer)) for answer in answers), default=0.0)
-    return exact, max((_f1(ours.split(), normal(answer).split(), unanswerable) for answer in answers), default=0.0)
-
-
-def _f1(ours: list[str], theirs: list[str], unanswerable: bool) -> float:
-    if unanswerable and not (ours and theirs):
-        return float(ours == theirs)
-    common = sum((collections.Counter(ours) & collections.Counter(theirs)).values())
-    return 2 * common / (len(ours) + len(theirs)) if common else 0.0

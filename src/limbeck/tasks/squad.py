@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from limbeck import hub
+from limbeck._internal import hub
 from limbeck.errors import DataError
-from limbeck.schema import Count
+from limbeck.options import Count
 from limbeck.tasks.files import check_exists
 from limbeck.tasks.spans import SpanTask
 from limbeck.tasks.task import Task, make_split
@@ -136,7 +136,7 @@ def _check_starts(where: str, row: dict[str, Any]) -> None:
 
 def _from_hub(version: Version) -> dict[str, Dataset]:
     files = " and ".join(f"{stem}-v{version}.json" for stem in _FILES.values())
-    loaded = hub.load_data(f"squad/{version}", f"{files} (the official files)", _HUB[version])
+    loaded = hub.load_hub_data(f"squad/{version}", f"{files} (the official files)", _HUB[version])
     return {split: _split(split, map(_hub_row, loaded[split]), _HUB[version]) for split in _FILES}
 
 

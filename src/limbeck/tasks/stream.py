@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from limbeck._internal.progress import Steps
 from limbeck.errors import DataError, RecipeError
-from limbeck.progress import Steps
 from limbeck.tasks.files import check_exists, csv_rows, file_format, jsonl_rows, lines, pick, tsv_table_rows
 
 _PLAIN = (".txt", ".text", "")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
+from limbeck._internal.files import replacing, write_text
 from limbeck.errors import RecipeError
-from limbeck.files import replacing, write_text
 
 GLUE_FILES = (
     *("CoLA.tsv", "SST-2.tsv", "MRPC.tsv", "STS-B.tsv", "QQP.tsv", "MNLI-m.tsv", "MNLI-mm.tsv", "QNLI.tsv"),

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 
 from limbeck.errors import DataError, RecipeError
+from limbeck.problems import Problem
 from limbeck.tasks.chunks import read_chunks
 from limbeck.tasks.files import Columns, read_columns
 from limbeck.tasks.labels import Labels, checked_weights, learn_labels, weigh
-from limbeck.tasks.task import Problem, Task, make_split
+from limbeck.tasks.task import Task, make_split
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -10,15 +10,12 @@ import numpy as np
 
 from limbeck.errors import DataError, RecipeError
 from limbeck.metrics import METRICS
+from limbeck.problems import Problem
+from limbeck.tasks.encode import encode
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-# tokens, language_model: a decision for each token; labels are (B, L) with IGNORED where nothing is decided
-# span: where an answer starts and ends; labels are (B, 2), positions in the row
-Problem = Literal["classification", "regression", "multi_label", "tokens", "span", "language_model"]
-PER_TOKEN = ("tokens", "language_model")
-IGNORED = -100
 Logits = np.ndarray | list[np.ndarray]  # (N, labels), or for each of N examples (tokens, labels)
 
 _SAMPLE = 10_000  # how many texts are measured to know their lengths
@@ -58,9 +55,7 @@ class Task:
         self, split: str, tokenizer: Any, max_length: int, too_long: Literal["cut", "refuse"] = "cut"
     ) -> Dataset:
         """A split as rows of token ids: ``id``, ``input_ids``, ``attention_mask``, ``labels`` where it has them."""
-        from limbeck.tasks.encode import encode
-
-        return encode(self, self.split(split), tokenizer, max_length, too_long)
+        return encode(self.text_columns, self.split(split), tokenizer, max_length, too_long, self.name)
 
     def inputs(self, rows: Mapping[str, Any]) -> list[list[str]]:
         """What a model reads of these rows: a column of texts, or two."""

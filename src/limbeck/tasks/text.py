@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from limbeck.errors import DataError
-from limbeck.schema import Share
+from limbeck.options import Share
 from limbeck.tasks.stream import Texts
 from limbeck.tasks.task import Task
 

@@ -12,11 +12,12 @@ import numpy as np
 
 from limbeck.errors import DataError, RecipeError
 from limbeck.metrics import METRICS, entity_scores
+from limbeck.problems import IGNORED
 from limbeck.tasks.encode import encode_rows
 from limbeck.tasks.files import Columns, check_exists, cut_off, lines, read_columns
 from limbeck.tasks.labels import name_index
 from limbeck.tasks.table import hold_out
-from limbeck.tasks.task import IGNORED, Task, make_split
+from limbeck.tasks.task import Task, make_split
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from limbeck._internal.files import replacing
 from limbeck.errors import DataError
-from limbeck.files import replacing
 from limbeck.tasks.files import file_format
 
 Append = Callable[[Mapping[str, Any]], None]  # takes columns of equal length

@@ -7,7 +7,14 @@ import torch
 from torch.autograd import grad, gradcheck, gradgradcheck
 
 from limbeck import similarity
-from limbeck.similarity import apart, attention_loss, attention_scores, gradients_to_teacher, kept, squares
+from limbeck.similarity import (
+    attention_loss,
+    attention_scores,
+    gradients_to_teacher,
+    kept,
+    masked_difference,
+    squared_norm,
+)
 
 COMPARE = {"mse": similarity.attention_mse, "kl": similarity.attention_kl}
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
@@ -117,8 +124,8 @@ def test_kept_is_where(dtype):
 def test_apart_and_squares_are_what_they_say():
     a, b = randn(3, 5, 4), randn(3, 5, 4, seed=1)
     a[~MASK[:3]], real = torch.nan, MASK[:3, :, None]
-    torch.testing.assert_close(apart(a, b, real), torch.where(real, a - b, 0))
-    torch.testing.assert_close(squares(b), b.square().sum(-1))
+    torch.testing.assert_close(masked_difference(a, b, real), torch.where(real, a - b, 0))
+    torch.testing.assert_close(squared_norm(b), b.square().sum(-1))
     a, b = (torch.where(real, x, 1).requires_grad_() for x in (a, b))
-    assert gradgradcheck(lambda x, y: squares(apart(x, y, real)), (a, b))
-    assert gradcheck(lambda x, y: squares(apart(x, y, real)), (a, b))
+    assert gradgradcheck(lambda x, y: squared_norm(masked_difference(x, y, real)), (a, b))
+    assert gradcheck(lambda x, y: squared_norm(masked_difference(x, y, real)), (a, b))

@@ -1,0 +1,31 @@
+from . import similarity as similarity
+from . import stats as stats
+from ._internal.processes import exit_launched as exit_launched
+from .distillation.distiller import Distiller as Distiller
+from .distillation.feature_cache import CachedTeacher as CachedTeacher
+from .distillation.feature_cache import FeatureCache as FeatureCache
+from .distillation.method import Method as Method
+from .distillation.objective import Objective as Objective
+from .distillation.objective import Term as Term
+from .distillation.pair import Pair as Pair
+from .distillation.projectors import projector as projector
+from .distillation.teachers import LearningTeacher as LearningTeacher
+from .distillation.teachers import LiveTeacher as LiveTeacher
+from .inference.evaluate import evaluate as evaluate
+from .inference.predict import predict_file as predict_file
+from .methods import METHODS as METHODS
+from .methods.ft import TaskLoss as TaskLoss
+from .methods.kd import SoftLogits as SoftLogits
+from .models.capture import Capture as Capture
+from .models.features import Features as Features
+from .models.features import Needs as Needs
+from .models.features import Wanted as Wanted
+from .models.layers import layer_map as layer_map
+from .models.students import keep_layers as keep_layers
+from .recipes.recipe import Recipe as Recipe
+from .recipes.recipe import load_recipe as load_recipe
+from .runs.directory import RunDirectory as RunDirectory
+from .tasks import load_task as load_task
+from .training.execute import execute as execute
+
+__version__: str

@@ -1,0 +1,41 @@
+"""Lock folders, so that two processes never write into the same one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from limbeck.errors import RunError
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else writes into this folder; the lock ends with its process, however that ends.
+
+    The folder is made, and is gone again if nothing was written into it.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    lock = FileLock(folder / LOCK)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise RunError(
+            f"Another process is writing into {folder}. Wait for it, stop it, or choose another --output."
+        ) from None
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}. Choose another --output.") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            (folder / LOCK).unlink(missing_ok=True)
+        lock.release()
+        with suppress(OSError):  # not empty
+            for path in missing:
+                path.rmdir()

@@ -1,0 +1,103 @@
+"""One way to show progress: a bar with an estimate on a terminal, plain lines elsewhere, nothing when quiet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+QUIET = "LIMBECK_QUIET"
+_SECONDS_BETWEEN_LINES = 10.0
+_hidden = ContextVar("hidden", default=False)
+
+
+class Steps:
+    """Counts finished steps of one job; ``note`` replaces the text shown beside them."""
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        """Nothing is shown when quiet."""
+
+
+class _Bar(Steps):
+    def __init__(self, progress: Progress, job: str, total: int) -> None:
+        self._progress, self._note = progress, ""
+        self._task = progress.add_task(job, total=total, note="")
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        self._note = note or self._note
+        self._progress.update(self._task, advance=steps, note=self._note)
+
+
+class _Lines(Steps):
+    def __init__(self, job: str, total: int) -> None:
+        self._job, self._total, self._done, self._note = job, total, 0, ""
+        self._start = self._last = time.monotonic()
+
+    def advance(self, steps: int = 1, note: str = "") -> None:
+        self._done += steps
+        self._note = note or self._note
+        now = time.monotonic()
+        if now - self._last < _SECONDS_BETWEEN_LINES or self._done >= self._total:
+            return
+        self._last = now
+        left = (now - self._start) / self._done * (self._total - self._done)
+        print(
+            f"{self._job}: {self._done}/{self._total}, about {left:.0f} s left {self._note}".rstrip(),
+            file=sys.stderr,
+        )
+
+
+@contextmanager
+def progress(job: str, total: int) -> Iterator[Steps]:
+    """``with progress("train", 100) as steps: steps.advance()``"""
+    console = Console(stderr=True)
+    if os.environ.get(QUIET) or _hidden.get():
+        yield Steps()
+    elif console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )
+        with Progress(*columns, console=console, transient=True) as bars:
+            yield _Bar(bars, job, total)
+    else:
+        yield _Lines(job, total)
+
+
+@contextmanager
+def hidden_progress() -> Iterator[None]:
+    """Shows nothing of the jobs inside: they are parts of one that is shown."""
+    token = _hidden.set(True)
+    try:
+        yield
+    finally:
+        _hidden.reset(token)
+
+
+@contextmanager
+def muted_messages() -> Iterator[None]:
+    """What is read again, or tried out, says nothing: the first to read it did, and errors are raised."""
+    logger = logging.getLogger("limbeck")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

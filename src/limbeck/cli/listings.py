@@ -1,0 +1,96 @@
+"""The commands that list what there is and look before anything runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from limbeck.cli.options import DataDir, MaxLength, Overrides, flags_of
+from limbeck.cli.render import out, show_options, show_pairs, show_profile
+from limbeck.errors import RecipeError, unknown
+
+
+def studies() -> None:
+    """List the studies that come with limbeck."""
+    from limbeck.study.loading import list_studies
+
+    show_pairs(list_studies(), "Studies", "limbeck study NAME teacher.model=… task.data_dir=…")
+
+
+def profile(
+    task: Annotated[str, typer.Argument(help="A task's name: see 'limbeck tasks'.")],
+    overrides: Overrides = None,
+    model: Annotated[str, typer.Option(help="The model whose tokenizer counts: a folder or a name on the hub.")] = "",
+    data_dir: DataDir = None,
+    max_length: MaxLength = None,
+) -> None:
+    """Show what a task's data hold: rows, lengths, what would be cut, labels, and what to look into."""
+    from limbeck.recipes.recipe import load_task_block
+
+    if not model:
+        raise RecipeError("Which model will read the texts? Add --model, e.g. --model bert-base-uncased.")
+    block = load_task_block({"name": task}, [*flags_of(data_dir, max_length), *(overrides or [])])
+
+    from limbeck.models.loading import load_tokenizer
+    from limbeck.tasks import load_task
+    from limbeck.tasks.profile import profile as look_at
+
+    length = None if block.max_length == "auto" else block.max_length
+    show_profile(look_at(load_task(block.name, **block.options), load_tokenizer(model), length))
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show one method and its options.")] = None,
+) -> None:
+    """List the methods, or show one with its options."""
+    import inspect
+
+    from limbeck.methods import METHODS, find_method
+
+    if name is None:
+        listing = {key: (inspect.getdoc(method) or "").partition("\n")[0] for key, method in METHODS.items()}
+        show_pairs(listing, "Methods", "limbeck methods NAME shows the equation and the options")
+        return
+    show_options(find_method(name), "option")
+
+
+def tasks(name: Annotated[str | None, typer.Argument(help="Show one task and its options.")] = None) -> None:
+    """List the tasks, or show one with its options."""
+    from limbeck.tasks import TASKS, describe, find_task
+
+    if name is None:
+        show_pairs({key: describe(key) for key in TASKS}, "Tasks", "limbeck tasks NAME shows the options")
+        return
+    show_options(find_task(name), "option (task.…)")
+
+
+def recipes(
+    part: Annotated[str, typer.Argument(help="Only those whose name contains this, e.g. tinybert or mrpc.")] = "",
+) -> None:
+    """List the recipes that come with limbeck."""
+    from limbeck.recipes.files import shipped_recipes
+
+    shipped = shipped_recipes()
+    listing = {name: recipe.about for name, recipe in shipped.items() if part in name}
+    if not listing:
+        raise RecipeError(unknown("recipe", part, shipped, "Run 'limbeck recipes' for all of them."))
+    show_pairs(listing, "Recipes", "limbeck distill NAME teacher.model=… task.data_dir=…")
+
+
+def validate(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe.")],
+    overrides: Overrides = None,
+) -> None:
+    """Check a recipe without running it; every mistake is reported at once."""
+    from limbeck.recipes.recipe import load_recipe
+
+    out.print(load_recipe(recipe, overrides or []).to_yaml(), highlight=False, markup=False, end="")
+    out.print("[green]valid[/green]")
+
+
+def doctor() -> None:
+    """Print versions, devices and what is reachable: the first thing to send with a question."""
+    from limbeck.cli.doctor import diagnose
+
+    show_pairs(dict(diagnose()))

@@ -1,0 +1,99 @@
+"""The options that commands share, and what they stand for: overrides of a recipe, the engine of a study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from limbeck.errors import RecipeError
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Override any setting, e.g. train.epochs=1."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Run directory to write. Default: runs/<task>-<method>-s<seed>."),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the output directory.")]
+DataDir = Annotated[Path | None, typer.Option(help="The GLUE folder, or the task's own folder in it.")]
+TaskName = Annotated[str | None, typer.Option(help="See 'limbeck tasks'.")]
+Teacher = Annotated[str | None, typer.Option(help="A fine-tuned model: run directory, folder or hub name.")]
+Student = Annotated[str | None, typer.Option(help="A student checkpoint: folder or hub name.")]
+Keep = Annotated[str | None, typer.Option(help="Build the student from the teacher's layers: first:6.")]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(help="Longest text in tokens; longer ones are cut. Default: what holds 99% of the training texts."),
+]
+Epochs = Annotated[float | None, typer.Option(help="Passes over the training data. Default: 3.")]
+BatchSize = Annotated[int | None, typer.Option(help="Examples per step. Default: 32.")]
+LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random. Default: 0.")]
+
+
+def recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
+    """Words of a command line: names of recipes, and ``key=value``."""
+    return [word for word in words if "=" not in word], [word for word in words if "=" in word]
+
+
+def recipe_of_a_pair(source: str | None, overrides: list[str]) -> Any:
+    """A recipe with a teacher: the file or shipped one, or one made of the overrides alone."""
+    from limbeck.recipes.recipe import load_recipe
+
+    if source is None and not any(word.startswith(("teacher.model=", "teacher=")) for word in overrides):
+        raise RecipeError("Which teacher? Add --teacher RUN (made by 'limbeck finetune'), or name a recipe.")
+    student = {"from": "teacher", "keep": "first:6"}
+    return load_recipe(source, overrides, {"method": {}, "task": {}, "teacher": {}, "student": student})
+
+
+def pair_flags(
+    method: str | None, task: str | None, teacher: str | None, student: str | None, keep: str | None
+) -> list[str]:
+    """The options that say who learns what from whom, as overrides of a recipe."""
+    named = {"method.name": method, "task.name": task, "teacher.model": teacher}
+    flags = [f"{key}={value}" for key, value in named.items() if value is not None]
+    if student is not None and keep is not None:
+        raise RecipeError("--student and --keep exclude each other: one loads a checkpoint, one cuts the teacher.")
+    if student is not None:
+        flags.append(f"student={{model: {_quoted(student)}}}")
+    if keep is not None:
+        flags.append(f"student={{from: teacher, keep: {_quoted(keep)}}}")
+    return flags
+
+
+def flags_of(
+    data_dir: Path | None,
+    max_length: int | None = None,
+    epochs: float | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    seed: int | None = None,
+) -> list[str]:
+    """The options that have a short name, as overrides of a recipe."""
+    values = {
+        "task.data_dir": _quoted(str(data_dir)) if data_dir is not None else None,
+        "task.max_length": max_length,
+        "train.epochs": epochs,
+        "train.batch_size": batch_size,
+        "train.learning_rate": learning_rate,
+        "seed": seed,
+    }
+    return [f"{key}={value}" for key, value in values.items() if value is not None]
+
+
+def engine_of(workers: int, ray: str | None, threads: int | None) -> Any:
+    """Where the runs of a study are done."""
+    from limbeck.study.engines import InProcess, Ray, Workers
+
+    if ray is not None and workers > 1:
+        raise RecipeError("--workers and --ray exclude each other: Ray has workers of its own.")
+    if ray is not None:
+        return Ray(ray, threads or 1)
+    return Workers(workers, threads) if workers > 1 else InProcess(threads)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)  # a JSON string is also a YAML string, whatever it holds

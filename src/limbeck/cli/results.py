@@ -1,0 +1,186 @@
+"""The commands that look at finished runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+
+from limbeck.cli.render import out, show_glue
+from limbeck.errors import RecipeError, unknown
+
+if TYPE_CHECKING:
+    from limbeck.compare.entries import Found
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH... [KEY=VALUE]...",
+        help="Run directories, folders of them, or a study's folder; and what is elsewhere now than when they ran, "
+        "e.g. task.data_dir=data/glue.",
+    ),
+]
+AllSeeds = Annotated[
+    bool, typer.Option("--all-seeds", help="Measure every run of a study or folder, not only the first seed of each.")
+]
+
+
+def compare(
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH", help="Run directories, folders of them, or a study's folder.")
+    ],
+    baseline: Annotated[
+        list[str] | None, typer.Option(help="A row that the others are tested against; several times for several.")
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(help="welch (default) or paired, of scores over seeds; mcnemar or bootstrap, of predictions."),
+    ] = None,
+    sided: Annotated[
+        str | None, typer.Option(help="two (default), greater (is it better?) or observed (is what is ahead better?).")
+    ] = None,
+    level: Annotated[float | None, typer.Option(help="What p must be below for a mark. Default: 0.05.")] = None,
+    metric: Annotated[str | None, typer.Option(help="Show this metric only.")] = None,
+    holm: Annotated[bool, typer.Option("--holm/--no-holm", help="Correct p for the number of tests.")] = True,
+    detailed: Annotated[
+        bool, typer.Option("--details", help="Also every mean with its 95% interval, and every test with its p.")
+    ] = False,
+    form: Annotated[str | None, typer.Option("--format", help="terminal (default), markdown, latex or csv.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the table to this file: .md, .tex or .csv.")
+    ] = None,
+) -> None:
+    """Show finished runs in one table: mean and deviation over seeds, and what differs by more than chance.
+
+    Two run directories alone are compared example by example. A study brings its own baselines and test.
+    """
+    from limbeck._internal.files import write_text
+    from limbeck.compare.comparison import compare_paths
+    from limbeck.compare.details import details
+    from limbeck.compare.tables import check_form, form_of, render, show_table
+
+    chosen = check_form(form) if form else form_of(output) if output else "terminal"
+    result = compare_paths(paths, baselines=baseline, test=test, sided=sided, level=level, metric=metric, correct=holm)
+    tables = [result.table, *(details(result.scores, result.tests) if detailed else [])]
+    if output is not None:
+        write_text(output, "\n".join(render(table, chosen) for table in tables))
+        out.print(f"Written: {output}", highlight=False)
+    elif chosen == "terminal":
+        for table in tables:
+            show_table(table, out)
+    else:
+        print(*(render(table, chosen) for table in tables), sep="\n", end="")
+
+
+def analyze(
+    words: Words,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the figures and tables.")] = Path(
+        "analysis"
+    ),
+    examples: Annotated[int, typer.Option(min=4, help="Validation examples to measure on, at most.")] = 1000,
+    pool: Annotated[str, typer.Option(help="What stands for a sample: mean, cls or last (token).")] = "mean",
+    layer: Annotated[str, typer.Option(help="Whose features are related: last or penultimate.")] = "last",
+    estimator: Annotated[
+        str, typer.Option(help="Of CKA in heat maps: unbiased, or biased as in Jung et al. 2023.")
+    ] = "unbiased",
+    sentence: Annotated[
+        list[str] | None, typer.Option(help="A sentence whose tokens are related; several times for several.")
+    ] = None,
+    cost: Annotated[bool, typer.Option("--cost/--no-cost", help="Time training steps and predictions.")] = True,
+    all_seeds: AllSeeds = False,
+    force: Annotated[bool, typer.Option("--force", help="Measure again what was measured before.")] = False,
+) -> None:
+    """Measure how students resemble their teacher, and draw it: restoration, CKA, relations, calibration, cost.
+
+    What is measured stays in each run directory, in its folder "analysis"; figures (SVG, PNG, PDF) and tables go to the
+    output folder.
+    """
+    from limbeck._internal.processes import on_rank_zero
+    from limbeck.analysis.analyze import Settings
+    from limbeck.analysis.analyze import analyze as measure
+    from limbeck.analysis.geometry_pass import Estimator, Layer, SamplePooling
+    from limbeck.compare.entries import read_entries
+    from limbeck.compare.tables import show_table
+    from limbeck.report.figures import all_figures
+    from limbeck.report.folder import write_folder
+    from limbeck.report.gathered import gather
+    from limbeck.report.tables import all_tables
+
+    paths, overrides = _paths_and_overrides(words)
+    for option, value, known in (
+        ("pool", pool, SamplePooling),
+        ("layer", layer, Layer),
+        ("estimator", estimator, Estimator),
+    ):
+        choices = get_args(known)
+        if value not in choices:
+            raise RecipeError(unknown(option, value, choices, f"There are {', '.join(choices)}."))
+    settings = Settings(examples, pool, layer, estimator, tuple(sentence or ()), cost)  # type: ignore[arg-type]
+    found = read_entries(paths)
+    measure(_chosen(paths, found, all_seeds), settings, overrides=overrides, force=force)
+
+    def draw() -> None:
+        results = gather(found)
+        tables = all_tables(results)
+        files = write_folder(all_figures(results), tables, output)
+        for table in tables:
+            show_table(table, out)
+        out.print(f"{len(files)} files in {output}", highlight=False)
+
+    on_rank_zero(draw)
+
+
+def report(
+    words: Words,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option(help="Also write the figures (SVG, PNG, PDF) and tables into this folder.")
+    ] = None,
+    measured: Annotated[
+        bool, typer.Option("--analyze/--no-analyze", help="Measure first what 'limbeck analyze' has not yet.")
+    ] = True,
+    all_seeds: AllSeeds = False,
+) -> None:
+    """Write one self-contained page about finished runs: scores, significance, pictures, recipes, how to repeat it."""
+    from limbeck.analysis.analyze import analyze as measure
+    from limbeck.analysis.record import read_record
+    from limbeck.compare.entries import read_entries
+    from limbeck.report.page import write_report
+
+    paths, overrides = _paths_and_overrides(words)
+    found = read_entries(paths)
+    if measured:
+        # worth having without the analysis of a run whose teacher or data are gone
+        missing = [run for run in _chosen(paths, found, all_seeds) if read_record(run) is None]
+        measure(missing, overrides=overrides, keep_going=True)
+    write_report(paths, output, figures)
+    out.print(f"Report: {output}", highlight=False)
+
+
+def _paths_and_overrides(words: list[str]) -> tuple[list[Path], list[str]]:
+    paths = [Path(word) for word in words if "=" not in word or Path(word).exists()]
+    if not paths:
+        raise RecipeError("Which runs? Name run directories, folders of them, or a study's folder.")
+    return paths, [word for word in words if Path(word) not in paths]
+
+
+def _chosen(paths: list[Path], found: Found, all_seeds: bool) -> list[Path]:
+    """The runs to measure: those that are named, and of studies and folders the first seed of each method."""
+    named = {path.resolve() for path in paths}
+    chosen = [
+        run.path
+        for entry in found.entries
+        for number, run in enumerate(entry.runs)
+        if all_seeds or number == 0 or run.path.resolve() in named
+    ]
+    return list(dict.fromkeys(chosen))
+
+
+def glue(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Finished runs; several seeds are averaged.")],
+) -> None:
+    """Show the GLUE scores of finished runs in one table, with the averages that GLUE and papers report."""
+    from limbeck.compare.glue_table import read_runs
+
+    show_glue(read_runs(runs))

@@ -1,0 +1,90 @@
+"""Finished runs of GLUE tasks as one table: the mean over seeds, and the averages that GLUE and the papers report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from limbeck.errors import DataError, RecipeError, RunError, unknown
+from limbeck.tasks.glue import GLUE
+
+# GLUE's own score is the plain mean of the nine tasks; a task with several numbers counts once, with their mean.
+# Huang et al. 2023 average eight numbers, those that their table 1 names: no WNLI, and MNLI matched. By its caption QQP
+# and MRPC count with accuracy, although what it prints for them is the server's F1. The other papers print no average
+# of scores; Jung et al. 2023 average the losses of their ablations in percent.
+AVERAGES: dict[str, dict[str, tuple[str, ...]]] = {
+    "glue": {name: spec.metrics for name, spec in GLUE.items()} | {"mnli": ("accuracy", "accuracy_mismatched")},
+    "fcd": {
+        "sst2": ("accuracy",),
+        "mnli": ("accuracy",),
+        "qnli": ("accuracy",),
+        "qqp": ("accuracy",),
+        "rte": ("accuracy",),
+        "stsb": ("pearson", "spearman"),
+        "mrpc": ("accuracy",),
+        "cola": ("mcc",),
+    },
+}
+
+
+def read_runs(runs: Sequence[str | Path]) -> dict[str, list[dict[str, float]]]:
+    """The metrics of finished runs by GLUE task, in GLUE's order; several runs of a task must be of one method."""
+    found: dict[str, list[dict[str, float]]] = {}
+    first: dict[str, tuple[Path, str]] = {}
+    for run in map(Path, runs):
+        results = _results(run)
+        name = results["task"].removeprefix("glue/")
+        if name not in GLUE:
+            raise RunError(f"{run} is a run of {results['task']}, which is no GLUE task. Name runs of GLUE tasks only.")
+        other, method = first.setdefault(name, (run, results["method"]))
+        if results["method"] != method:
+            raise RunError(
+                f"{other} ({method}) and {run} ({results['method']}) are runs of glue/{name} by different methods, "
+                "whose mean says nothing. Name the runs of one method."
+            )
+        found.setdefault(name, []).append(results["metrics"])
+    return {name: found[name] for name in GLUE if name in found}
+
+
+def _results(run: Path) -> dict[str, Any]:
+    file = run / "metrics.json"
+    if not file.is_file():
+        seen = "it has no metrics.json" if run.is_dir() else "there is no such folder"
+        raise RunError(f"{run} is no finished run: {seen}. Name the run directories of 'finetune' or 'distill'.")
+    try:
+        results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if {"task", "method", "metrics"} <= results.keys():
+            return results
+    except (ValueError, AttributeError):
+        pass
+    raise RunError(f"{file} does not hold the results of a run. Name the run directories of 'finetune' or 'distill'.")
+
+
+def mean_scores(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """The mean over the runs of each task, of the metrics that all of them have."""
+    return {
+        task: {name: fmean(run[name] for run in found) for name in found[0] if all(name in run for run in found)}
+        for task, found in runs.items()
+    }
+
+
+def glue_average(scores: Mapping[str, Mapping[str, float]], kind: str) -> float:
+    """One of ``AVERAGES``, of the metrics of each task, e.g. ``{"cola": {"mcc": 0.55}, ...}``."""
+    if missing := missing_scores(scores, kind):
+        raise DataError(f"The average '{kind}' cannot be computed: {', '.join(missing)} missing.")
+    return fmean(fmean(scores[task][name] for name in names) for task, names in AVERAGES[kind].items())
+
+
+def missing_scores(scores: Mapping[str, Mapping[str, float]], kind: str) -> list[str]:
+    """What an average still needs: ``cola``, or ``mnli (accuracy_mismatched)`` where only some metrics are missing."""
+    if kind not in AVERAGES:
+        raise RecipeError(unknown("average", kind, AVERAGES, f"There are {', '.join(AVERAGES)}."))
+    missing = []
+    for task, names in AVERAGES[kind].items():
+        absent = [name for name in names if name not in scores.get(task, {})]
+        if absent:
+            missing.append(task if task not in scores else f"{task} ({', '.join(absent)})")
+    return missing

@@ -1,0 +1,143 @@
+"""A model as one ONNX file, with 32-bit weights or with weights of 8 bits; batch and length stay open."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from limbeck.errors import MissingExtra, ModelError
+from limbeck.inference.served import EXTRA, ONNX_FILE
+from limbeck.models.families import family_of
+from limbeck.models.loading import parameters
+
+_ROWS, _LENGTH = 2, 8  # of the batch that is traced; both are open in the file
+
+
+class _Graph(nn.Module):
+    """What is written: from token ids to logits, with the positions that a decoder's padding asks for."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.causal = family_of(model).causal
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
+        inputs: dict[str, Any] = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        if self.causal:
+            inputs |= {"position_ids": (attention_mask.cumsum(1) - 1).clamp(min=0), "use_cache": False}
+        output = self.model(**inputs)
+        return (output.start_logits, output.end_logits) if hasattr(output, "start_logits") else output.logits
+
+
+def write_onnx(model: Any, inputs: Sequence[str], folder: Path, form: str) -> None:
+    """Write ``model.onnx`` into ``folder``; ``inputs`` are the names of what a tokenizer gives to the model."""
+    if form == "onnx":
+        _write_float32(model, inputs, folder / ONNX_FILE, form)
+        return
+    with tempfile.TemporaryDirectory(dir=folder) as between:
+        whole = Path(between) / ONNX_FILE
+        _write_float32(model, inputs, whole, form)
+        _write_int8(whole, folder / ONNX_FILE)
+
+
+def _write_float32(model: Any, inputs: Sequence[str], file: Path, form: str) -> None:
+    try:
+        import onnxscript  # noqa: F401  torch's exporter needs it, and would say so less clearly
+    except ImportError as error:
+        raise MissingExtra(f"An ONNX file is to be written. {EXTRA}") from error
+    mask = torch.ones(_ROWS, _LENGTH, dtype=torch.long)
+    mask[0, _LENGTH // 2 :] = 0  # some padding, so that the trace reads the mask
+    # in the order of _Graph.forward, by which the exporter names them; a tensor given twice would be one input
+    traced = {"input_ids": mask.clone(), "attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
+    traced = {name: value for name, value in traced.items() if name in inputs}
+    with _without_notes():
+        try:
+            program: Any = torch.onnx.export(
+                _Graph(model).eval(),
+                kwargs=traced,
+                input_names=list(traced),
+                output_names=_output_names(model),
+                dynamic_shapes={name: {0: "batch", 1: "length"} for name in traced},
+                dynamo=True,
+                verbose=False,
+            )
+        # the tracer, the converter and the optimiser have errors of their own
+        except Exception as error:
+            raise ModelError(
+                f"This {model.config.model_type} model could not be turned into ONNX: {_first_line(error)} "
+                "Other versions of torch and onnxscript may be able to; '--to hf' always works."
+            ) from error
+        _forget_where_it_was_made(program.model.graph)
+        program.model.metadata_props.update({"form": form, "parameters": str(parameters(model))})
+        program.save(file)
+
+
+def _output_names(model: Any) -> list[str]:
+    return ["start_logits", "end_logits"] if type(model).__name__.endswith("QuestionAnswering") else ["logits"]
+
+
+def _forget_where_it_was_made(graph: Any) -> None:
+    """The exporter notes at each node which line of which file it comes from: paths of somebody's machine."""
+    graph.metadata_props.clear()
+    for node in graph.all_nodes():
+        node.metadata_props.clear()
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in graph.initializers.values():
+        value.metadata_props.clear()
+
+
+def _write_int8(source: Path, target: Path) -> None:
+    """Weights of linear layers and embeddings in 8 bits, with a scale for each output; activations as they come.
+
+    Seven of the bits are used: older processors add up products of eight in 16 bits, where they overflow, and a file
+    that was checked on one machine must answer the same on another.
+    """
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    large = source.with_name(f"{source.name}.data").exists()
+    prepared = source.with_name("prepared.onnx")
+    graph = onnx.load(source, load_external_data=False)
+    del graph.graph.value_info[:]  # also the shapes of weights, some of which will be turned round
+    onnx.save(graph, source)
+    with _without_notes():
+        quant_pre_process(source, prepared, skip_symbolic_shape=True, save_as_external_data=large)
+        quantize_dynamic(
+            prepared,
+            target,
+            per_channel=True,
+            reduce_range=True,
+            weight_type=QuantType.QInt8,
+            use_external_data_format=large,
+        )
+
+
+@contextmanager
+def _without_notes() -> Iterator[None]:
+    """The exporter and its libraries speak of their own inside: deprecations, missing optional packages, axis names."""
+    exporter, root = logging.getLogger("torch.onnx"), logging.getLogger()
+    level, handlers = exporter.level, list(root.handlers)
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        exporter.setLevel(level)
+        root.handlers[:] = handlers  # quantisation adds one, which would say everything twice from now on
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,68 @@
+"""What features depend on, as short texts that differ where it differs: teacher, tokenizer, data, length."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from limbeck._internal.tensors import tensor_bytes
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+_ROWS = 10_000
+
+
+def fingerprint(model: Any, tokenizer: Any, encoded: Dataset, max_length: int) -> dict[str, str]:
+    """Of a teacher and the data that it reads. The data are what the tokenizer made of them, with their ids."""
+    return {
+        "teacher": _of_model(model),
+        "tokenizer": _of_tokenizer(tokenizer),
+        "data": _of_data(encoded),
+        "max_length": str(max_length),
+    }
+
+
+def _of_model(model: Any) -> str:
+    config = {key: value for key, value in model.config.to_dict().items() if key not in _OF_THE_FILE}
+    digest = hashlib.sha256(_text(config))
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(tensor_bytes(value))
+    return digest.hexdigest()
+
+
+# where it lies and how it was written, not what it computes
+_OF_THE_FILE = {"_name_or_path", "transformers_version", "architectures", "dtype"}
+
+
+def _of_tokenizer(tokenizer: Any) -> str:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        parts: dict[str, Any] = {"vocabulary": tokenizer.get_vocab()}
+    else:
+        parts = json.loads(backend.to_str())
+        for state in ("truncation", "padding"):  # left behind by the last call
+            parts.pop(state, None)
+    return hashlib.sha256(_text(parts)).hexdigest()
+
+
+def _of_data(encoded: Dataset) -> str:
+    """The token ids, masks and ids of every row, in order; labels do not matter to a teacher."""
+    import numpy as np
+
+    names = [name for name in ("id", "input_ids", "attention_mask", "token_type_ids") if name in encoded.column_names]
+    digest = hashlib.sha256(_text(names))
+    for table in encoded.select_columns(names).with_format("arrow").iter(batch_size=_ROWS):
+        for name in names:
+            column = table.column(name).combine_chunks()
+            if name != "id":
+                digest.update(column.value_lengths().to_numpy().tobytes())
+                column = column.flatten()
+            digest.update(np.ascontiguousarray(column.to_numpy(zero_copy_only=False)).tobytes())
+    return digest.hexdigest()
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, default=str).encode()

@@ -1,0 +1,30 @@
+"""Method: what a method brings when it changes more than the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from limbeck.distillation.objective import Objective
+
+
+@dataclass(frozen=True)
+class Method:
+    """An objective and, where the training itself is another, how the student is run and who teaches.
+
+    Both makers are called once, with the models: ``run_student(student, teacher)`` gives what the distiller calls with
+    a batch instead of ``Capture(student)``, ``make_teacher(teacher, student, objective)`` what it calls instead of
+    ``LiveTeacher(teacher)``. Modules among them are checkpointed with the run and never exported.
+    ``held_out`` is the share of the training data that such a teacher is examined on.
+    """
+
+    objective: Objective
+    run_student: Callable[[Any, Any], Any] | None = None
+    make_teacher: Callable[[Any, Any, Objective], Any] | None = None
+    held_out: float = 0.0
+
+    @classmethod
+    def of(cls, method: Objective | Method) -> Method:
+        """Most methods are their objective."""
+        return method if isinstance(method, Method) else cls(method)

@@ -1,0 +1,101 @@
+"""Term: one part of a loss. Objective: named, weighted terms whose ``str()`` is the equation."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from limbeck._internal.processes import process_count
+from limbeck.distillation.gather import gather_all_processes, mean_shares
+from limbeck.errors import RecipeError
+from limbeck.models.features import Features, Needs
+
+
+class Term(nn.Module):
+    """One scalar, unweighted part of a loss; parameters it owns are trained and checkpointed, never exported.
+
+    ``relational``: the value depends on which samples share the batch. With several processes it is then computed of
+    all their samples at once; other values are means (see ``count``), and their mean over processes is taken.
+    """
+
+    relational = False
+    passes = 0  # over the training data, by the teacher, in prepare()
+
+    def needs(self) -> Needs:
+        """What must be captured on each side; it drives capture and caching."""
+        return Needs()
+
+    def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
+        """An optional pass over the training batches before training starts."""
+
+    def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        """How many things the value is a mean of, as one number: the samples, unless a term says otherwise."""
+        return torch.tensor(len(student.mask), device=student.mask.device)
+
+    def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        raise TypeError(f"{type(self).__name__} defines no forward(student, teacher, batch).")
+
+
+class Objective(nn.Module):
+    """``Objective(task=(0.5, TaskLoss(...)), kd=(0.5, SoftLogits(...)))``.
+
+    Terms of weight 0 are kept out: nothing is captured or computed for them.
+    """
+
+    def __init__(self, **terms: tuple[float, Term]) -> None:
+        super().__init__()
+        self.weights = {name: float(weight) for name, (weight, _) in terms.items() if weight != 0}
+        if not self.weights:
+            raise RecipeError(
+                f"Every weight of this objective ({', '.join(terms)}) is 0: there is nothing to learn from."
+            )
+        self.terms = nn.ModuleDict({name: terms[name][1] for name in self.weights})
+
+    def __iter__(self) -> Iterator[Term]:
+        return iter(cast(Iterable[Term], self.terms.values()))
+
+    def needs(self) -> Needs:
+        needs = Needs()
+        for term in self:
+            needs = needs | term.needs()
+        return needs
+
+    def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The value of each term, unweighted."""
+        if process_count() > 1:
+            return self._with_others(student, teacher, batch)
+        return {name: term(student, teacher, batch) for name, term in self.terms.items()}
+
+    def _with_others(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The same, where this process has only some of the samples: the mean over processes is that of all."""
+        relating = [term for term in self if term.relational]
+        needs = functools.reduce(operator.or_, (term.needs() for term in relating), Needs())
+        all_samples = gather_all_processes(student, teacher, batch, needs) if relating else None
+        share = iter(mean_shares(torch.stack([term.count(student, batch).float() for term in self])))
+        values = {}
+        for name, term, part in zip(self.weights, self, share, strict=True):
+            if term.relational and all_samples is not None:
+                values[name] = term(*all_samples)
+            elif len(student.mask):
+                values[name] = part * term(student, teacher, batch)
+            else:  # nothing of a last batch was left for this process; its gradients are waited for all the same
+                values[name] = torch.stack([student[kind].sum() for kind in term.needs().student.names()]).sum() * 0
+        return values
+
+    def total(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The weighted sum of the terms' values: the loss."""
+        return cast(Tensor, sum(self.weights[name] * value for name, value in values.items()))
+
+    @torch.no_grad()  # the teacher is only read: one that learns must not take these passes for lessons
+    def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
+        for term in self:
+            term.prepare(teacher, batches)
+
+    def __str__(self) -> str:
+        """``L = 0.5·task + 0.5·kd``"""
+        return "L = " + " + ".join(f"{weight:g}·{name}" for name, weight in self.weights.items())

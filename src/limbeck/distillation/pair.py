@@ -1,0 +1,77 @@
+"""What a method may know of the two models when it builds its objective."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from limbeck.errors import ModelError
+from limbeck.models.families import blocks_of, family_of, has_raw_scores, width_of
+from limbeck.problems import Problem
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """One model in numbers."""
+
+    model_type: str
+    depth: int
+    width: int
+    heads: int
+    causal: bool = False  # a decoder: a token sees only the tokens before it
+    raw_scores: bool = True  # its attention softmaxes q·k/√d_head
+    key_heads: int | None = None  # of keys and values, where several heads share them
+    query_width: int | None = None  # where it is not the model's width
+    key_width: int | None = None
+
+    @classmethod
+    def of(cls, model: Any) -> ModelShape:
+        config = model.config
+        return cls(
+            config.model_type,
+            len(blocks_of(model)),
+            config.hidden_size,
+            config.num_attention_heads,
+            family_of(model).causal,
+            has_raw_scores(model),
+            getattr(config, "num_key_value_heads", None),
+            width_of(model, "queries"),
+            width_of(model, "keys"),
+        )
+
+    def heads_of(self, kind: str) -> int:
+        """How many heads the ``queries``, ``keys`` or ``values`` have."""
+        return (None if kind == "queries" else self.key_heads) or self.heads
+
+    def width_of(self, kind: str) -> int:
+        """How wide the ``queries``, ``keys`` or ``values`` of all heads are."""
+        return (self.query_width if kind == "queries" else self.key_width) or self.width
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Student and teacher, and what their heads predict. Plain fine-tuning has no teacher."""
+
+    student: ModelShape
+    teacher: ModelShape | None
+    problem: Problem
+    num_labels: int
+    class_weights: tuple[float, ...] | None = None  # of the task loss
+
+    def require_teacher(self) -> ModelShape:
+        """The teacher, for methods that cannot do without one."""
+        if self.teacher is None:
+            raise ModelError("This method needs a teacher, and none was given: set teacher.model.")
+        return self.teacher
+
+    @property
+    def labelled(self) -> bool:
+        """Whether the task has labels beside its text, which plain text has not."""
+        return self.problem != "language_model"
+
+    @classmethod
+    def of(
+        cls, student: Any, teacher: Any | None, problem: Problem, class_weights: tuple[float, ...] | None = None
+    ) -> Pair:
+        of_teacher = ModelShape.of(teacher) if teacher else None
+        return cls(ModelShape.of(student), of_teacher, problem, student.config.num_labels, class_weights)

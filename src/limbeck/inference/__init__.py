@@ -1,0 +1,1 @@
+"""Run trained models: logits, scores, predictions."""

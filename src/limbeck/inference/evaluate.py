@@ -1,0 +1,119 @@
+"""Score a trained model, and write what an official evaluation takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from limbeck.distillation.distiller import Distiller
+from limbeck.distillation.pair import Pair
+from limbeck.errors import RecipeError
+from limbeck.inference.logits import dev_loss, logits_in_order
+from limbeck.inference.served import open_served
+from limbeck.methods import find_method
+from limbeck.models.families import family_of
+from limbeck.models.loading import checked_length, load_fine_tuned, load_tokenizer, longest_input, parameters
+from limbeck.recipes.recipe import TaskBlock, load_task_block
+from limbeck.runs.reader import own_task
+from limbeck.tasks import load_task
+from limbeck.tasks.batching import Batches
+from limbeck.tasks.encode import Collator
+from limbeck.tasks.packing import Blocks, Packing
+from limbeck.tasks.submission import check_folder, write_submission
+from limbeck.tasks.task import Task, of_split
+from limbeck.tasks.text import TextTask
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    task: str
+    split: str  # several are joined by " + "
+    examples: int
+    metrics: dict[str, float]  # none of splits without labels
+    parameters: int
+    files: tuple[str, ...] = ()  # names of the files written for an official evaluation
+
+
+def evaluate(
+    model: str | Path,
+    *,
+    task: str | None = None,
+    split: str | None = None,
+    overrides: Sequence[str] = (),
+    batch_size: int = 32,
+    submission: str | Path | None = None,
+) -> Evaluation:
+    """Score a run directory, a checkpoint or an export; a run directory knows its own task.
+
+    Without ``split``, on all of the task's validation data. ``submission`` is a folder for the files that the task's
+    official evaluation takes; they need no labels.
+    """
+    block = task_of(model, task, overrides)
+    loaded = load_task(block.name, **block.options)
+    splits = _splits(loaded, split, submission)
+    if isinstance(loaded, TextTask):
+        return _evaluate_text(model, loaded, splits[0], block, batch_size)
+    served = open_served(model, task=loaded)
+    max_length = length_of(block, loaded, served.tokenizer, served)
+    collate = Collator(served.tokenizer, problem=loaded.problem)
+    scores: dict[str, float] = {}
+    files: dict[str, str] = {}
+    for name in splits:
+        encoded = loaded.encode(name, served.tokenizer, max_length, block.too_long)
+        labelled = "labels" in encoded.column_names
+        if not labelled and submission is None:
+            raise RecipeError(
+                f"The split '{name}' of {loaded.name} has no labels to score against: use 'limbeck predict', "
+                "or --submission FOLDER where an official evaluation scores it (GLUE, SQuAD)."
+            )
+        logits = logits_in_order(served.logits, encoded, collate, batch_size, f"evaluate on {name}")
+        if labelled:
+            found = loaded.score(logits, encoded)
+            scores |= found if name == splits[0] else of_split(name, found)
+        if submission is not None:
+            files |= loaded.submission(name, logits, encoded)
+    if submission is not None:
+        write_submission(Path(submission), files)
+    examples = sum(len(loaded.split(name)) for name in splits)
+    return Evaluation(loaded.name, " + ".join(splits), examples, scores, served.parameters, tuple(files))
+
+
+def _splits(task: Task, split: str | None, submission: str | Path | None) -> tuple[str, ...]:
+    """The splits to predict; what cannot be submitted is an error now, not after the predictions."""
+    names = task.dev_splits if split is None else (split,)
+    if submission is None:
+        return names
+    together = tuple(other for name in names for other in task.submission_splits(name))
+    check_folder(Path(submission))
+    return together
+
+
+def _evaluate_text(model: str | Path, task: TextTask, split: str, block: TaskBlock, batch_size: int) -> Evaluation:
+    """How well a language model predicts the tokens of the texts; their masks are the same in every call."""
+    network, tokenizer = load_fine_tuned(model, task), load_tokenizer(model)
+    packing = Packing(tokenizer, length_of(block, task, tokenizer, network), family_of(network).causal, task.mask)
+    blocks = Blocks(task.split(split), packing, seed=0, shuffle=False)
+    blocks.count()
+    batches = Batches(blocks, Collator(tokenizer, problem="language_model"), batch_size)
+    distiller = Distiller.of(find_method("ft")(Pair.of(network, None, task.problem)), network)
+    scores = dev_loss(distiller, batches, f"evaluate on {split}")
+    return Evaluation(task.name, split, len(blocks), scores, parameters(network))
+
+
+def length_of(block: TaskBlock, task: Task, tokenizer: Any, network: Any) -> int:
+    """How many tokens of a text are read."""
+    if block.max_length != "auto":
+        return checked_length(block.max_length, network)
+    return task.suggest_length(tokenizer, longest_input(network))[0]
+
+
+def task_of(model: str | Path, task: str | None, overrides: Sequence[str]) -> TaskBlock:
+    """The task block of the run's own recipe, or of a recipe made from the name and the overrides."""
+    own = own_task(model)
+    if task is None and own is None:
+        raise RecipeError(
+            f"{model} is not a run directory, so its task is not known: add --task, e.g. --task glue/rte."
+        )
+    return load_task_block({"name": task} if task is not None else own or {}, overrides)

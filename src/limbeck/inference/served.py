@@ -1,0 +1,113 @@
+"""A trained model as a service has it: one way to open any form of it, and to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from limbeck.errors import MissingExtra, ModelError
+from limbeck.inference.logits import model_logits
+from limbeck.models.loading import check_head, load_config, load_fine_tuned, load_tokenizer, parameters, resolve
+
+if TYPE_CHECKING:
+    from limbeck.tasks.task import Task
+
+FORMS = ("hf", "onnx", "onnx-int8")
+ONNX_FILE = "model.onnx"
+PARITY_FILE = "parity.json"  # only an export has it
+EXTRA = "This needs onnxruntime: pip install 'limbeck[onnx]'"
+
+
+class Served(Protocol):
+    """A model that answers batches, whatever runs it."""
+
+    name: str  # the last part of its path
+    form: str  # "torch", "onnx" or "onnx-int8"
+    config: Any  # of transformers: id2label, problem_type, model_type, ...
+    tokenizer: Any
+    parameters: int
+    disk_bytes: int  # of its weights
+
+    def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
+        """(B, labels) of a padded batch, or (B, L, labels) where each token is decided; of answers, start and end."""
+        ...
+
+
+def open_served(path: str | Path, *, task: Task | None = None, threads: int | None = None) -> Served:
+    """Open a run directory, a model folder, an exported folder or a name on the hub; for ``task``, where one is given.
+
+    ``threads`` is how many compute together; None leaves it to torch, and ONNX models take the same number.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if (Path(path) / ONNX_FILE).is_file():
+        served = OnnxServed(path, threads or torch.get_num_threads())
+        if task is not None:
+            check_head(path, served.config, task)
+        return served
+    return TorchServed(path, task)
+
+
+class TorchServed:
+    form = "torch"
+
+    def __init__(self, path: str | Path, task: Task | None = None) -> None:
+        self.name = Path(path).name
+        self.model = load_fine_tuned(path, task).eval()
+        self.config = self.model.config
+        self.tokenizer = load_tokenizer(path)
+        self.parameters = parameters(self.model)
+        self.disk_bytes = _size(_folder_of(resolve(path)), "*.safetensors")
+
+    def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
+        return model_logits(self.model, batch)
+
+
+class OnnxServed:
+    def __init__(self, path: str | Path, threads: int) -> None:
+        self.name = Path(path).name
+        self._session = _session(Path(path) / ONNX_FILE, threads)
+        about = self._session.get_modelmeta().custom_metadata_map
+        if not {"form", "parameters"} <= set(about):
+            raise ModelError(f"{Path(path) / ONNX_FILE} was not written by 'limbeck export', so its form is not known.")
+        self.form, self.parameters = about["form"], int(about["parameters"])
+        self.config = load_config(path)
+        self.tokenizer = load_tokenizer(path)
+        self.disk_bytes = _size(Path(path), f"{ONNX_FILE}*")
+        self._inputs = [node.name for node in self._session.get_inputs()]
+
+    def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
+        outputs = self._session.run(None, {name: batch[name].numpy() for name in self._inputs})
+        return np.stack(outputs, axis=-1) if len(outputs) > 1 else outputs[0]
+
+
+def _session(file: Path, threads: int) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtra(f"{file} is an ONNX model. {EXTRA}") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    try:
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    # onnxruntime has an exception of its own for each way in which a file can be wrong
+    except Exception as error:
+        raise ModelError(f"{file} cannot be opened: {str(error).splitlines()[0]} Export the model again.") from error
+
+
+def _folder_of(source: str) -> Path:
+    """Where the files of a model are that has been loaded."""
+    if Path(source).is_dir():
+        return Path(source)
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(source, local_files_only=True))
+
+
+def _size(folder: Path, pattern: str) -> int:
+    return sum(file.stat().st_size for file in folder.glob(pattern))

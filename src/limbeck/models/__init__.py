@@ -1,0 +1,1 @@
+"""Load models, build students from teachers, and capture what models compute."""

@@ -1,0 +1,112 @@
+"""Run a model once and return its output and the features that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from limbeck.errors import ModelError
+from limbeck.models.families import blocks_of, family_of, projected, projection
+from limbeck.models.features import LAYERED, POOLED, Features, Wanted
+from limbeck.models.pooling import Pooling, pool
+
+
+def model_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What this model reads of a batch, which also carries labels and may come from another family's tokenizer.
+
+    Segment ids go only to models that have segment embeddings: GPT-2 would look them up among its words.
+    """
+    inputs: dict[str, Any] = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    if "token_type_ids" in batch and (getattr(model.config, "type_vocab_size", 0) or 0) > 1:
+        inputs["token_type_ids"] = batch["token_type_ids"]
+    if family_of(model).causal:
+        if "position_ids" in batch:
+            inputs["position_ids"] = batch["position_ids"]
+        inputs["use_cache"] = False  # keys and values are kept for a next token that nobody asks for
+    return inputs
+
+
+def logits_of(output: Any) -> Tensor:
+    """(B, labels), or (B, L, labels) of a head that decides tokens; of question answering (B, L, 2): start and end."""
+    if hasattr(output, "start_logits"):
+        return torch.stack((output.start_logits, output.end_logits), dim=-1)
+    logits: Tensor = output.logits
+    return logits
+
+
+class Capture:
+    """Captures hidden states and projections with hooks that live for one forward pass only.
+
+    Hidden states equal those of ``output_hidden_states=True`` (the last one after the family's final norm) without
+    keeping every layer alive; nothing depends on the attention implementation.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.family = family_of(model)
+        self.blocks = blocks_of(model)
+
+    def __call__(
+        self, batch: Mapping[str, Tensor], wanted: Wanted, weights: Mapping[str, Tensor] | None = None
+    ) -> tuple[Any, Features]:
+        """Run the model on the batch, with other ``weights`` by name in place of its own where they are given."""
+        self._check_layers(wanted)
+        mask = batch["attention_mask"].bool()
+        store: dict[str, dict[int, Tensor]] = {kind: {} for kind in LAYERED}
+        with ExitStack() as hooks:
+            for kind in LAYERED:
+                for layer in wanted.layers(kind):
+                    hooks.enter_context(self._hook(kind, layer, mask, store[kind]))
+            # without its head where no logits are wanted: a language model's head costs as much as several blocks
+            runs = self.model if wanted.logits or weights else self.model.base_model
+            inputs = model_inputs(self.model, batch)
+            output = functional_call(runs, dict(weights), (), inputs) if weights else runs(**inputs)
+        logits = logits_of(output) if wanted.logits else None
+        return output, Features(mask, logits, **store)
+
+    def _hook(self, kind: str, layer: int, mask: Tensor, store: dict[int, Tensor]) -> Any:
+        if kind in POOLED:
+            return self._hook_hidden(layer, store, lambda hidden: pool(hidden, mask, cast(Pooling, kind))[0])
+        return self._hook_hidden(layer, store) if kind == "hidden" else self._hook_projection(kind, layer, store)
+
+    def _hook_hidden(
+        self, layer: int, store: dict[int, Tensor], select: Callable[[Tensor], Tensor] = lambda hidden: hidden
+    ) -> Any:
+        if layer == 0:
+
+            def keep_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                if 0 not in store:
+                    store[0] = select(args[0] if args else kwargs["hidden_states"])
+
+            return self.blocks[0].register_forward_pre_hook(keep_input, with_kwargs=True)
+        source = self.blocks[layer - 1]
+        if layer == len(self.blocks) and self.family.final_norm is not None:
+            source = self.model.base_model.get_submodule(self.family.final_norm)
+        return source.register_forward_hook(_keep(store, layer, select))
+
+    def _hook_projection(self, kind: str, layer: int, store: dict[int, Tensor]) -> Any:
+        module = projection(self.family, kind, self.blocks[layer - 1])
+        return module.register_forward_hook(_keep(store, layer, lambda out: projected(self.family, kind, out)))
+
+    def _check_layers(self, wanted: Wanted) -> None:
+        depth = len(self.blocks)
+        outside = sorted(layer for layer in wanted.layers() if not 0 <= layer <= depth)
+        if outside or 0 in wanted.layers("queries", "keys", "values"):
+            raise ModelError(
+                f"Layer {outside[0] if outside else 0} was asked of a {self.model.config.model_type} model with "
+                f"{depth} blocks. Hidden states exist for layers 0 to {depth}, projections for 1 to {depth}."
+            )
+
+
+def _keep(store: dict[int, Tensor], layer: int, select: Callable[[Tensor], Tensor]) -> Callable[..., None]:
+    def hook(_: nn.Module, __: Any, output: Any) -> None:
+        # The first call is the block's own: DeBERTa projects its position embeddings through the same module.
+        if layer not in store:
+            store[layer] = select(output[0] if isinstance(output, tuple) else output)
+
+    return hook

@@ -1,0 +1,130 @@
+"""Build a student: some layers of a teacher or of another checkpoint, or a smaller config from a random start."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
+
+from limbeck.errors import ModelError, RecipeError, unknown
+from limbeck.models.families import FAMILIES, blocks_of, family_of
+from limbeck.models.layers import layer_map
+from limbeck.models.loading import model_class
+from limbeck.problems import Problem
+
+# How ``keep`` names its choices: the teacher's side of a layer map.
+_KEEP = {"first": "bottom", "last": "top", "uniform": "uniform"}
+
+
+def layers_to_keep(keep: str | Sequence[int], depth: int) -> list[int]:
+    """The blocks, counted from 1, that ``first:6``, ``last:6``, ``uniform:6`` or ``[1, 3, 5]`` keeps of ``depth``."""
+    if not isinstance(keep, str):
+        layers = list(keep)
+        if not layers or layers != sorted(set(layers)) or not 1 <= layers[0] <= layers[-1] <= depth:
+            raise RecipeError(
+                f"student.keep: {layers} must be increasing block numbers from 1 to {depth}, the source's depth."
+            )
+        return layers
+    strategy, _, count = keep.partition(":")
+    if strategy not in _KEEP or not count.isdecimal() or int(count) < 1:
+        raise RecipeError(
+            f"student.keep: '{keep}' is not understood. Write first:N, last:N, uniform:N or a list such as [1, 3, 5]."
+        )
+    if int(count) > depth:
+        raise RecipeError(f"student.keep: '{keep}' asks for {count} layers, but the source has {depth}.")
+    return [source for _, source in layer_map(_KEEP[strategy], int(count), depth)]
+
+
+def keep_layers(source: Any, layers: Sequence[int]) -> Any:
+    """A new model of the same class with only these blocks (counted from 1) and every other weight of the source."""
+    config = copy.deepcopy(source.config)
+    config.num_hidden_layers = len(layers)
+    if getattr(config, "layer_types", None):
+        config.layer_types = [source.config.layer_types[layer - 1] for layer in layers]
+    student = type(source)(config)
+    prefix = f"{source.base_model_prefix}.{family_of(source).blocks}."
+    new_index = {layer - 1: position for position, layer in enumerate(layers)}
+    state = {}
+    for name, tensor in source.state_dict().items():
+        if name.startswith(prefix):
+            index, _, rest = name.removeprefix(prefix).partition(".")
+            if int(index) in new_index:
+                state[f"{prefix}{new_index[int(index)]}.{rest}"] = tensor
+        else:
+            state[name] = tensor
+    missing, unexpected = student.load_state_dict(state, strict=False)
+    if missing or unexpected:
+        # ModernBERT's first block has no input norm, so another block cannot take its place.
+        raise ModelError(
+            f"The blocks {list(layers)} of this {config.model_type} model do not fit their new places "
+            f"({', '.join([*missing, *unexpected][:3])}). Keep block 1 as the first."
+        )
+    return student
+
+
+def from_config(
+    changes: Mapping[str, Any], base: Any | None, problem: Problem = "classification", **inherited: Any
+) -> Any:
+    """A randomly initialised model: ``changes`` over the config ``base``, or over a family's defaults.
+
+    ``inherited`` (vocabulary size, special tokens, labels) is set where another family's config is started from its
+    defaults.
+    """
+    changes = dict(changes)
+    model_type = changes.pop("model_type", base.model_type if base is not None else None)
+    if model_type is None:
+        raise RecipeError("student.config: without a teacher, name the family: model_type: bert (or another).")
+    if model_type not in FAMILIES:
+        raise RecipeError("student.config: " + unknown("model_type", str(model_type), FAMILIES))
+    if base is not None and model_type == base.model_type:
+        config = copy.deepcopy(base)
+    else:
+        config = AutoConfig.for_model(model_type, **inherited)
+    for name in changes:
+        if not hasattr(config, name):
+            raise RecipeError("student.config: " + unknown(f"{model_type} option", name, config.to_dict()))
+    try:
+        _change(config, changes)
+        return model_class(problem, config).from_config(type(config)(**config.to_dict()))
+    except (ValueError, TypeError, ZeroDivisionError, StrictDataclassError) as error:
+        seen = " ".join(str(error).split())
+        raise RecipeError(f"student.config: these sizes do not make a {model_type} model: {seen}") from error
+
+
+def _change(config: Any, changes: Mapping[str, Any]) -> None:
+    """Set these entries, and again those that the config derived from them when it was made."""
+    derived = [name for name, value in _derived(config).items() if getattr(config, name, None) == value]
+    if getattr(config, "layer_types", None):
+        config.layer_types = None  # derived from the depth, when a config is made
+    for name, value in changes.items():
+        setattr(config, name, value)
+    again = _derived(config)
+    for name in derived:
+        if name not in changes:
+            setattr(config, name, again[name])
+    heads, shared = config.num_attention_heads, getattr(config, "num_key_value_heads", None)
+    if shared and heads % shared:
+        raise ValueError(f"num_attention_heads ({heads}) is not a multiple of num_key_value_heads ({shared})")
+    if "head_dim" in derived and "head_dim" not in changes and config.hidden_size % heads:
+        raise ValueError(f"hidden_size ({config.hidden_size}) is not a multiple of num_attention_heads ({heads})")
+
+
+def _derived(config: Any) -> dict[str, int]:
+    heads = config.num_attention_heads
+    return {
+        "pooler_hidden_size": config.hidden_size,  # DeBERTa
+        "head_dim": config.hidden_size // heads,
+        "num_key_value_heads": heads,
+    }
+
+
+def check_not_deeper(student: Any, teacher: Any) -> None:
+    deeper, depth = len(blocks_of(student)), len(blocks_of(teacher))
+    if deeper > depth:
+        raise ModelError(
+            f"The student has {deeper} layers and its teacher {depth}: a student must not be deeper than its teacher. "
+            f"Keep fewer layers (student.keep=first:{depth}), or choose a deeper teacher."
+        )

@@ -1,0 +1,1 @@
+"""Read, check and complete recipes; the shipped ones are in ``library``."""

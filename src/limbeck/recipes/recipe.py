@@ -1,0 +1,316 @@
+"""A recipe: task, teacher, student, method and training as plain YAML, validated as a whole before anything runs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+import yaml
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from limbeck._internal import yaml as plain_yaml
+from limbeck.errors import RecipeError, shortened
+from limbeck.options import Mistake, OpenBlock, check, options_of
+from limbeck.recipes.files import RecipeText, put, read_recipe
+from limbeck.recipes.stages import (
+    BLOCKS,
+    place_of,
+    reaches_a_stage,
+    split_stages,
+    stage_list_mistakes,
+    stages_of_method,
+)
+from limbeck.recipes.train_block import TrainBlock, check_training, with_defaults
+
+_LONGEST_PLACE, _LONGEST_MISTAKE = 100, 300  # characters, so that one does not hide the others
+Named = Annotated[str, Field(min_length=1)]
+
+
+class _Block(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class TaskBlock(OpenBlock):
+    name: str
+    max_length: PositiveInt | Literal["auto"] = "auto"  # auto: so that few texts are cut
+    too_long: Literal["cut", "refuse"] = "cut"
+    padding: Literal["longest", "max_length"] = "longest"
+
+    @pydantic.field_validator("max_length", mode="before")
+    @classmethod
+    def _length(cls, value: Any) -> Any:
+        if value == "auto" or (type(value) is int and value > 0):
+            return value
+        raise ValueError("write a whole number of tokens, at least 1, or auto")
+
+
+class TeacherBlock(_Block):
+    """``cache``: ``auto`` (where it saves time), ``off``, or a folder that several runs may share."""
+
+    model: Named
+    cache: str = "auto"
+    cache_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+
+    @pydantic.field_validator("cache", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        if value is True or value == "":
+            raise ValueError("write auto, off or a folder")
+        return "off" if value is False else value  # YAML reads a plain off as false
+
+    @property
+    def cache_folder(self) -> Path | None:
+        """The folder that ``cache`` names, if it names one."""
+        return None if self.cache in ("auto", "off") else Path(self.cache)
+
+
+class StudentBlock(_Block):
+    """``{from: teacher, keep: "first:6"}``, ``{model: ...}`` or ``{config: {...}}``."""
+
+    from_: Named | None = Field(default=None, alias="from")
+    keep: str | list[PositiveInt] | None = None
+    model: Named | None = None
+    config: dict[str, Any] | None = None
+    tokenizer: Named | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _one_source(self) -> StudentBlock:
+        given = [
+            name
+            for name, value in (("from", self.from_), ("model", self.model), ("config", self.config))
+            if value is not None
+        ]
+        if len(given) != 1:
+            raise ValueError(
+                f"give exactly one of from (with keep), model or config; seen: {', '.join(given) or 'none of them'}."
+            )
+        if (self.keep is None) != (self.from_ is None):
+            raise ValueError("from and keep belong together, e.g. {from: teacher, keep: 'first:6'}.")
+        return self
+
+
+class MethodBlock(OpenBlock):
+    name: str
+
+
+class ReportedScore(_Block):
+    """The score that a paper reports for this setting."""
+
+    metric: str
+    value: float
+    sd: float | None = None
+    where: str
+
+
+class Stage(_Block):
+    """One of several trainings; what it leaves out is as at the top of the recipe."""
+
+    task: TaskBlock | None = None
+    teacher: TeacherBlock | None = None
+    method: MethodBlock | None = None
+    train: TrainBlock | None = None
+
+
+class Recipe(_Block):
+    """One training; with ``stages`` the last of them, whose results are the run's."""
+
+    task: TaskBlock
+    teacher: TeacherBlock | None = None
+    student: StudentBlock
+    method: MethodBlock
+    train: TrainBlock = Field(default_factory=TrainBlock)
+    stages: list[Stage] | None = None
+    seed: NonNegativeInt = 0
+    reported: list[ReportedScore] | None = None
+    grid: dict[str, list[Any]] | None = None  # what the paper searched over, for studies; a run uses the blocks above
+
+    @pydantic.field_validator("reported", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
+
+    def to_yaml(self) -> str:
+        """Every setting, defaults included, as a recipe that runs the same again."""
+        values = self.model_dump(by_alias=True, exclude_none=True, exclude=set(BLOCKS) if self.stages else None)
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+    def settled(self, max_length: int) -> Recipe:
+        """With the length that was chosen, where the last (or only) stage left it open."""
+        open_task = self.stages[-1].task if self.stages else self.task
+        if open_task is None or open_task.max_length != "auto":
+            return self
+        task = open_task.model_copy(update={"max_length": max_length})
+        if self.stages is None:
+            return self.model_copy(update={"task": task})
+        last = self.stages[-1].model_copy(update={"task": task})
+        return self.model_copy(update={"stages": [*self.stages[:-1], last]})
+
+    def split(self) -> list[Recipe]:
+        """Each stage as a recipe of its own, from the same student; one without stages is its only one."""
+        if self.stages is None:
+            return [self]
+        alone = {"stages": None, "reported": None, "grid": None}
+        return [
+            self.model_copy(update=alone | {name: getattr(stage, name) for name in BLOCKS}) for stage in self.stages
+        ]
+
+
+def load_recipe(
+    source: str | Path | None = None, overrides: Sequence[str] = (), values: dict[str, Any] | None = None
+) -> Recipe:
+    """A recipe file or shipped recipe (by name), or ``values``, with ``key=value`` overrides, fully checked.
+
+    Every mistake is reported at once, with the line of the file where there is one.
+    """
+    text = RecipeText("", values or {}) if source is None else read_recipe(source)
+    values = copy.deepcopy(text.values)
+    _apply_all(overrides, values)
+    recipe, mistakes = check_recipe(values)
+    if recipe is None:
+        raise RecipeError(report_mistakes(mistakes, text))
+    return recipe
+
+
+def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
+    """The recipe with every option's default filled in, or all that is wrong with it."""
+    from limbeck.methods import find_method
+
+    mistakes = stage_list_mistakes(values)
+    if mistakes:
+        return None, mistakes
+    values = values | {"stages": values.get("stages") or stages_of_method(values.get("method"), find_method)}
+    recipes = []
+    for number, stage in enumerate(split_stages(values), start=1):
+        recipe, wrong = _check_stage(stage, first=number == 1)
+        recipes.append(recipe)
+        placed = [place_of(mistake, number, values) for mistake in wrong]
+        mistakes += [mistake for mistake in placed if mistake not in mistakes]
+    last = recipes[-1]
+    if last is not None and not mistakes:
+        mistakes = _check_grid(last.grid or {}, values)
+    if last is None or mistakes:
+        return None, mistakes
+    if values["stages"]:
+        blocks = [{name: getattr(recipe, name) for name in BLOCKS} for recipe in recipes]
+        last = last.model_copy(update={"stages": [Stage.model_construct(**own) for own in blocks]})
+    return last, []
+
+
+def _check_stage(values: dict[str, Any], first: bool) -> tuple[Recipe | None, list[Mistake]]:
+    """One training; only the first must make a student, later ones go on with it."""
+    from limbeck.methods import find_method
+    from limbeck.tasks import find_task
+
+    recipe, mistakes = check(Recipe, values)
+    task, wrong_task = _check_options("task", values.get("task"), TaskBlock, find_task)
+    method, wrong_method = _check_options("method", values.get("method"), MethodBlock, find_method)
+    train, wrong_train = check_training(values.get("train"))
+    mistakes += wrong_task + wrong_method + wrong_train
+    if recipe is not None and first:
+        mistakes += _check_teacher(recipe)
+    if recipe is None or mistakes:
+        return None, mistakes
+    recipe.task.__pydantic_extra__ = task
+    recipe.method.__pydantic_extra__ = method
+    recipe.train.__pydantic_extra__ = with_defaults(train)
+    return recipe, []
+
+
+def _check_grid(grid: dict[str, list[Any]], values: dict[str, Any]) -> list[Mistake]:
+    """Each choice must be valid where it goes."""
+    mistakes = []
+    for key, choices in grid.items():
+        for choice in choices:
+            trial = copy.deepcopy({name: value for name, value in values.items() if name != "grid"})
+            put(trial, key, choice)
+            wrong = check_recipe(trial)[1]
+            mistakes += [Mistake(("grid", key), f"{choice!r}: {mistake.message}") for mistake in wrong]
+    return mistakes
+
+
+def load_task_block(values: dict[str, Any], overrides: Sequence[str] = ()) -> TaskBlock:
+    """A task block on its own, e.g. of a run whose method is a file that is not here."""
+    from limbeck.tasks import find_task
+
+    wrapped = {"task": dict(values)}
+    for override in overrides:
+        apply_override(override, wrapped)
+    block, mistakes = check(TaskBlock, wrapped["task"], ("task",))
+    options, wrong = _check_options("task", wrapped["task"], TaskBlock, find_task)
+    if block is None or wrong:
+        raise RecipeError(report_mistakes(mistakes + wrong, RecipeText("", {})))
+    block.__pydantic_extra__ = options
+    return block
+
+
+def _check_options(
+    block: str, given: Any, own: type[OpenBlock], find: Callable[[str], Callable[..., Any]]
+) -> tuple[dict[str, Any], list[Mistake]]:
+    """The options of a task or method with their defaults filled in, and what is wrong with them."""
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        return {}, []  # the block itself is wrong, which has been said
+    try:
+        function = find(given["name"])
+    except RecipeError as error:
+        return {}, [Mistake((block, "name"), str(error))]
+    options = {key: value for key, value in given.items() if key not in own.model_fields}
+    checked, mistakes = check(options_of(function), options, (block,))
+    return (checked.model_dump(exclude_none=True) if checked else {}), mistakes
+
+
+def _check_teacher(recipe: Recipe) -> list[Mistake]:
+    if recipe.teacher is None and recipe.student.from_ == "teacher":
+        return [Mistake(("student", "from"), "'teacher' is named, but the recipe has no teacher: set teacher.model.")]
+    if recipe.teacher is None and recipe.student.config is not None and recipe.student.tokenizer is None:
+        return [Mistake(("student",), "a config without a teacher also needs a tokenizer: a folder or a hub name.")]
+    return []
+
+
+def _apply_all(overrides: Sequence[str], values: dict[str, Any]) -> None:
+    """The overrides of single stages last, because others may choose the method that brings the stages."""
+    from limbeck.methods import find_method
+
+    of_stages = [override for override in overrides if override.startswith("stages.")]
+    shared = [override for override in overrides if not override.startswith("stages.")]
+    for override in shared:
+        apply_override(override, values)
+    if of_stages and "stages" not in values:
+        values["stages"] = stages_of_method(values.get("method"), find_method)
+    for override in of_stages:
+        apply_override(override, values)
+    for override in shared:
+        path = override.partition("=")[0]
+        if not reaches_a_stage(path, values):
+            raise RecipeError(
+                f"'{override}' changes nothing: each stage has its own {path}. Name the stage: stages.1.{override}"
+            )
+
+
+def apply_override(override: str, values: dict[str, Any]) -> None:
+    """Set what ``key=value`` says; the value is YAML."""
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise RecipeError(f"'{override}' is not an override: write key=value, e.g. train.epochs=1.")
+    try:
+        value = plain_yaml.load(text)
+    except yaml.YAMLError:
+        value = text
+    put(values, path, value)
+
+
+def report_mistakes(mistakes: list[Mistake], text: RecipeText, kind: str = "recipe") -> str:
+    """Everything that is wrong with a file, a line each, with its place."""
+    lines = text.lines
+    title = f"{text.name}: " if text.name else ""
+    count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+    rows = []
+    for mistake in mistakes:
+        # the deepest part of the place that is written in the file
+        known = [lines[mistake.where[:n]] for n in range(len(mistake.where), 0, -1) if mistake.where[:n] in lines]
+        line = f"line {known[0]}: " if known else ""
+        place = shortened(".".join(map(str, mistake.where)), _LONGEST_PLACE) or kind
+        rows.append(f"  {line}{place}: {shortened(mistake.message, _LONGEST_MISTAKE)}")
+    return f"{title}{count} in the {kind}:\n" + "\n".join(rows)

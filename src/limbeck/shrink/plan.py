@@ -1,0 +1,123 @@
+"""What 'limbeck shrink' was asked for and what it decided, in a file: started again, it decides nothing twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from limbeck._internal.files import write_text
+from limbeck._internal.locks import LOCK
+from limbeck._internal.progress import muted_messages
+from limbeck.errors import DataError, RunError
+from limbeck.recipes.recipe import Recipe
+from limbeck.shrink.budget import Budget
+from limbeck.tasks.task import Task
+from limbeck.training.assemble import assemble, load_data
+
+PLAN = "plan.json"
+_FEWEST_DEV, _FEWEST_TRAIN = 20, 40  # rows; fewer cannot tell one student from another
+_MOST_EPOCHS = 10.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """``dev`` None holds out a tenth of ``data``; ``minutes`` is about how long all of it may take."""
+
+    model: str
+    data: str
+    text: tuple[str, ...]
+    label: str
+    budget: str
+    dev: str | None = None
+    minutes: float = 10.0
+    seed: int = 0
+
+    def task_block(self) -> dict[str, Any]:
+        files = {"train": self.data} | ({"validation": self.dev} if self.dev is not None else {})
+        return {"name": "table", **files, "text": list(self.text), "label": self.label, "seed": self.seed}
+
+    def check(self, task: Task) -> None:
+        """Raise what would make the result meaningless."""
+        Budget.of(self.budget)
+        train, dev = len(task.split("train")), len(task.split("validation"))
+        if dev < _FEWEST_DEV and self.dev is None:
+            raise DataError(
+                f"{self.data} has {train + dev:,} rows, of which a tenth, {dev}, would be held out: too few to tell "
+                f"one student from another. Give at least {10 * _FEWEST_DEV} rows, or others with --dev FILE."
+            )
+        if dev < _FEWEST_DEV:
+            raise DataError(
+                f"{self.dev} has {dev} rows, too few to tell one student from another. Give {_FEWEST_DEV} or more."
+            )
+        if train < _FEWEST_TRAIN:
+            raise DataError(f"{self.data} has {train} rows, too few to train on. Give {_FEWEST_TRAIN} or more.")
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides the result, the content of the files included."""
+        files = [self.data] + ([self.dev] if self.dev is not None else [])
+        content = [hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()[:16] for file in files]
+        asked: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # as it is read again: tuples are lists
+        return asked | {"content of the files": content}
+
+
+class Home:
+    """The folder of one request; its plan grows with each decision."""
+
+    def __init__(self, folder: Path, request: Request) -> None:
+        self.folder, self._file = folder, folder / PLAN
+        asked = request.identity()
+        others = [file for file in folder.iterdir() if file.name != LOCK] if folder.is_dir() else []
+        if folder.is_file() or (others and not self._file.is_file()):
+            raise RunError(f"{folder} holds something else. Choose another --output.")
+        if self._file.is_file():
+            self.plan: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+            theirs = self.plan["asked"]
+            different = [
+                f"{key} ({theirs.get(key)!r} there, {asked[key]!r} now)"
+                for key in asked
+                if asked[key] != theirs.get(key)
+            ]
+            if different:
+                raise RunError(
+                    f"{folder} was made for something else; it differs in: {', '.join(different)}. "
+                    "Choose another --output."
+                )
+        else:
+            self.plan = {"asked": asked}
+
+    def decide(self, name: str, decision: dict[str, Any]) -> None:
+        self.plan[name] = decision
+        write_text(self._file, json.dumps(self.plan, indent=1) + "\n")
+
+
+def epochs_in(seconds: float, of_one: float) -> float:
+    """Passes over the training data that fit into so much time, at most 10; parts of one where the data are large."""
+    epochs = min(_MOST_EPOCHS, seconds / of_one)
+    return max(0.01, float(f"{epochs:.2g}"))
+
+
+def epoch_seconds(recipe: Recipe) -> float:
+    """How long a pass over the training data takes, from a few steps on short, medium and long texts."""
+    with muted_messages():
+        parts = assemble(recipe)
+        data = load_data(recipe, parts)
+    batches = data.batches("train")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    distiller = parts.distiller.to(device).train()
+    optimizer = torch.optim.AdamW([weight for weight in distiller.parameters() if weight.requires_grad], lr=0.0)
+    middle = len(batches) // 2
+    took = []
+    for number in (middle, len(batches) // 6, middle, len(batches) * 5 // 6):
+        batch = {name: value.to(device) for name, value in batches[number].items()}
+        begin = time.perf_counter()
+        distiller(**batch)["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        took.append(time.perf_counter() - begin)
+    return len(batches) * sum(took[1:]) / len(took[1:])  # the first one warms up

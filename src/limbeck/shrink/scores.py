@@ -1,0 +1,103 @@
+"""What students lost against their teacher, from the predictions in their run directories.
+
+One half of the validation rows chooses among the students, the other half tells what the choice is worth: a score that
+chose is flattered by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from limbeck.compare.answers import PREDICTIONS, prediction_columns, read_answers
+from limbeck.errors import RunError
+from limbeck.metrics import METRICS
+from limbeck.stats import bootstrap_interval, paired_bootstrap
+from limbeck.training.execute import RunDirectory
+
+_RESAMPLES = 10_000
+TEACHER = "teacher"
+
+
+class Halves(NamedTuple):
+    """Positions of the rows that choose, and of those that are reported."""
+
+    choosing: np.ndarray
+    reported: np.ndarray
+
+
+def halves(labels: Any) -> Halves:
+    """Every second row when sorted by label, so that both halves have the same share of each class."""
+    labels = np.asarray(labels)
+    columns = labels.T[::-1] if labels.ndim > 1 else (labels,)  # lexsort goes by its last key first
+    order = np.lexsort(columns)
+    return Halves(np.sort(order[::2]), np.sort(order[1::2]))
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The predictions of several models for the same rows."""
+
+    metric: str
+    labels: np.ndarray
+    predictions: Mapping[str, np.ndarray]  # by the model's name; one is the teacher's
+
+    @classmethod
+    def of(cls, runs: Mapping[str, Path]) -> Judge:
+        """Of finished runs of one teacher, by their methods."""
+        found, labels = {}, None
+        for method, run in runs.items():
+            answers = read_answers(run / PREDICTIONS)
+            theirs = prediction_columns(run / PREDICTIONS, ["teacher_prediction"])
+            found[method] = np.array(answers.predictions)
+            found[TEACHER] = np.array(theirs["teacher_prediction"])
+            labels = np.array(answers.labels)
+        if labels is None:
+            raise RunError("No student was trained to the end, so there is nothing to choose from.")
+        metric = RunDirectory(next(iter(runs.values()))).metrics()["metric"]
+        return cls(metric, labels.astype(np.int64) if labels.ndim > 1 else labels, found)
+
+    def joined_by(self, others: Mapping[str, Any]) -> Judge:
+        return Judge(self.metric, self.labels, {**self.predictions, **others})
+
+    @cached_property
+    def halves(self) -> Halves:
+        return halves(self.labels)
+
+    def best(self, methods: Sequence[str]) -> str:
+        """The best on the rows that choose; of equals, the first."""
+        return max(methods, key=self.chosen_by)
+
+    def chosen_by(self, name: str) -> float:
+        rows = self.halves.choosing
+        return METRICS[self.metric](self.predictions[name][rows], self.labels[rows])
+
+    def score(self, name: str) -> dict[str, float]:
+        """On the reported rows, with what 95% of draws of such rows give."""
+        rows = self.halves.reported
+        own, labels = self.predictions[name][rows], self.labels[rows]
+        low, high = bootstrap_interval(self.metric, own, labels, resamples=_RESAMPLES)
+        return {"value": METRICS[self.metric](own, labels), "low": low, "high": high}
+
+    def difference(self, name: str, other: str) -> dict[str, float]:
+        """On the reported rows: the first one's score minus the other's, with its 95% interval."""
+        rows = self.halves.reported
+        ours, theirs = ([self.predictions[side][rows]] for side in (name, other))
+        found = paired_bootstrap(self.metric, ours, theirs, self.labels[rows], resamples=_RESAMPLES)
+        assert found.low is not None and found.high is not None
+        return {"value": found.difference, "low": found.low, "high": found.high}
+
+    def agreement(self, name: str) -> float:
+        """With the teacher, on the reported rows: how often the same; of numbers, how they correlate."""
+        rows = self.halves.reported
+        ours, theirs = self.predictions[name][rows], self.predictions[TEACHER][rows]
+        numbers = np.issubdtype(ours.dtype, np.floating)
+        return METRICS["pearson"](ours, theirs) if numbers else float((ours == theirs).mean())
+
+    def counts(self) -> dict[str, int]:
+        return {"choosing": len(self.halves.choosing), "reported": len(self.halves.reported)}

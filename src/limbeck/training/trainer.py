@@ -1,0 +1,172 @@
+"""A thin transformers.Trainer: length-grouped order, a mean per loss term in the log, safetensors checkpoints."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from accelerate.data_loader import prepare_data_loader
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+from transformers.trainer_callback import PrinterCallback, TrainerCallback
+
+from limbeck._internal.files import write_text
+from limbeck._internal.processes import mean_over_processes, process_count, rank
+from limbeck._internal.progress import Steps, progress
+from limbeck.distillation.distiller import Distiller
+from limbeck.tasks.batching import LengthGroupedOrder, OwnShare, OwnShareOfStream
+from limbeck.training.checkpoints import SafeCheckpoints
+from limbeck.training.fault_handling import NonFiniteLossGuard, StopOnSigterm
+
+# Given the scores of all evaluations so far, and whether more is better: is the rest not worth the time?
+Stop = Callable[[Sequence[float], bool], bool]
+
+
+class DistillTrainer(SafeCheckpoints):
+    """Trains a Distiller; ``score`` returns the student's dev metrics by name.
+
+    ``stop`` is asked after every evaluation but the last; ``stopped`` tells whether it agreed.
+    """
+
+    def __init__(
+        self,
+        distiller: Distiller,
+        args: transformers.TrainingArguments,
+        train_dataset: Any,
+        collate: Callable[[list[Any]], Any],
+        score: Callable[[], dict[str, float]],
+        history: Path,
+        stop: Stop | None = None,
+    ) -> None:
+        # Several visible GPUs without a launcher would mean DataParallel, which copies the module at every step and
+        # loses the teacher. One process is one device; more devices are started with accelerate or torchrun.
+        if args.n_gpu > 1:
+            args._n_gpu = 1
+        super().__init__(
+            model=distiller,
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=train_dataset,  # never iterated: evaluate() asks ``score``
+            data_collator=collate,
+            callbacks=[_ShowProgress(), _WriteHistory(history), StopOnSigterm()],
+        )
+        self.remove_callback(PrinterCallback)
+        self._score = score
+        self._stop, self.stopped = stop, False
+        self._sums: dict[str, Tensor] = {}
+        self._batches = 0
+        self._watch = NonFiniteLossGuard(history.parent)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        # padded to one length, batches gain nothing from similar lengths, and papers drew theirs at random
+        fixed = getattr(self.data_collator, "pad_to", None)
+        lengths = [fixed or len(ids) for ids in dataset["input_ids"]]
+        return LengthGroupedOrder(lengths, self.args.train_batch_size * process_count(), self.args.seed)
+
+    def get_train_dataloader(self) -> Any:
+        """With several processes, each takes its part of the batches that one process would have."""
+        if process_count() == 1:
+            return super().get_train_dataloader()
+        data, args = self.train_dataset, self.args
+        shared = (args.train_batch_size * process_count(), rank(), process_count())
+        options: dict[str, Any] = {
+            "collate_fn": functools.partial(_collated, self.data_collator, data),
+            "num_workers": args.dataloader_num_workers,
+            "pin_memory": args.dataloader_pin_memory,
+        }
+        if isinstance(data, IterableDataset):
+            loader: Any = DataLoader(OwnShareOfStream(data, *shared), batch_size=None, **options)
+        else:
+            loader = DataLoader(data, batch_sampler=OwnShare(self._get_train_sampler(), *shared), **options)
+        # as one process: the parts are taken already
+        return prepare_data_loader(
+            loader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
+        )
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        output = model(**inputs)
+        # Summed on the device and read at the next log only: reading a value waits for the device.
+        for name, value in output["terms"].items():
+            self._sums[name] = self._sums.get(name, torch.zeros((), device=value.device)) + value.detach()
+        self._batches += 1
+        self._watch.see(self.state.global_step, output["loss"], output["terms"], inputs)
+        return (output["loss"], output) if return_outputs else output["loss"]
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self._batches:
+            totals = mean_over_processes(list(self._sums.values()))
+            logs |= {
+                f"term/{name}": (total / self._batches).item() for name, total in zip(self._sums, totals, strict=True)
+            }
+            self._sums, self._batches = {}, 0
+        super().log(logs, start_time)
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        metrics = {f"eval_{name}": value for name, value in self._score().items()}
+        self.log(metrics)
+        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self._stop is not None and self.state.global_step < self.state.max_steps:
+            name = f"eval_{self.args.metric_for_best_model}"
+            scores = [entry[name] for entry in self.state.log_history if name in entry]
+            self.stopped = self._stop(scores, bool(self.args.greater_is_better))
+            self.control.should_training_stop |= self.stopped
+        return metrics
+
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """Of the distiller where FSDP has divided them, gathered for the first process; otherwise None."""
+        return self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
+
+    def settle(self) -> None:
+        """Raise what is wrong with the last step."""
+        self._watch.check()
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        self.settle()
+        super()._save_checkpoint(model, trial)
+
+
+def _collated(collate: Callable[[list[Any]], dict[str, Tensor]], data: Any, rows: list[Any]) -> dict[str, Tensor]:
+    """A batch, which may be empty: then of the shape that others have."""
+    if rows:
+        return collate(rows)
+    return {name: value[:0] for name, value in collate([next(iter(data))]).items()}
+
+
+class _ShowProgress(TrainerCallback):
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._steps = Steps()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        left = state.max_steps - state.global_step
+        self._steps = self._open.enter_context(progress("train", left))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._steps.advance()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        if logs and "loss" in logs:
+            self._steps.advance(0, note=f"loss {logs['loss']:.4f}")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._open.close()
+
+
+class _WriteHistory(TrainerCallback):
+    """``history.jsonl`` is the trainer's own log, which is checkpointed: a resumed run continues it without repeats."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.is_world_process_zero:
+            write_text(self._file, "".join(json.dumps(entry) + "\n" for entry in state.log_history))

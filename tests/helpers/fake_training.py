@@ -1,0 +1,88 @@
+"""Stands for the trainings of a study: takes milliseconds, and its score follows from the recipe alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+from limbeck._internal.files import write_text
+from limbeck.study.jobs import CacheJob, Job, TrainJob
+
+
+def quick(job: Job) -> None:
+    """Writes what a finished job leaves behind, and a line in the study's ``work.txt``: who did what when."""
+    if job.finished():
+        return
+    time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+    if isinstance(job, CacheJob):
+        job.decide([])
+    else:
+        assert isinstance(job, TrainJob)
+        folder = Path(job.folder)
+        (folder / "student").mkdir(parents=True, exist_ok=True)
+        score = score_of(job)
+        write_text(folder / "history.jsonl", json.dumps({"eval_accuracy": score}) + "\n")
+        metrics = {"metric": "accuracy", "score": score, "seed": job.values["seed"], "train_seconds": 1.0}
+        # one writer in one call: either the line is there and then the result, or neither is believed
+        with (Path(job.study) / "work.txt").open("a") as file:
+            file.write(f"{job.key}\n")
+        write_text(folder / "metrics.json", json.dumps(metrics | {"metrics": {"accuracy": score}}))
+
+
+def score_of(job: TrainJob) -> float:
+    """Between 0 and 1, the same for the same key."""
+    return int(hashlib.sha256(job.key.encode()).hexdigest()[:8], 16) / 16**8
+
+
+def breaks_on_kd(job: Job) -> None:
+    """Every run of the method kd fails, as a mistake in a recipe would."""
+    from limbeck.errors import RecipeError
+
+    if isinstance(job, TrainJob) and job.values["method"]["name"] == "kd":
+        raise RecipeError("kd cannot be done here.")
+    quick(job)
+
+
+def dies_once(job: Job) -> None:
+    """The process is killed in the middle of each job, the first time."""
+    mark = Path(job.study) / f"died-{job.key}"
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    quick(job)
+
+
+def always_crashes(job: Job) -> None:
+    with (Path(job.study) / "tries.txt").open("a") as file:
+        file.write(f"{job.key}\n")
+    raise RuntimeError("out of luck")
+
+
+def has_a_child(job: Job) -> None:
+    """As a training with ``dataloader_num_workers`` has."""
+    child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
+    child.start()
+    child.join()
+    quick(job)
+
+
+def main() -> None:
+    """``python -m helpers.fake_training STUDY FOLDER WORKERS``: a study of quick runs, to be killed."""
+    import sys
+
+    from limbeck.study.conduct import conduct
+    from limbeck.study.engines import InProcess, Workers
+    from limbeck.study.loading import load_study
+
+    source, folder, workers = sys.argv[1:]
+    engine = Workers(int(workers), 1, quick) if int(workers) > 1 else InProcess(work=quick)
+    conduct(load_study(source), Path(folder), engine)
+
+
+if __name__ == "__main__":
+    main()
