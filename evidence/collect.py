@@ -18,7 +18,7 @@ from limbeck._internal.files import write_text
 from limbeck.analysis.record import read_record
 from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.recipes.files import shipped_recipes
-from limbeck.runs.reader import read_mapping
+from limbeck.runs.files import read_mapping
 from limbeck.study.description import short_task
 
 # the shipped recipe whose printed scores a method is shown beside

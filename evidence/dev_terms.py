@@ -23,7 +23,7 @@ from limbeck.analysis.loaded_run import LoadedRun, load_run
 from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.objective import Objective, Term
-from limbeck.runs.reader import read_mapping
+from limbeck.runs.files import read_mapping
 
 FILE = "dev_terms.json"
 _EXAMPLES = 1000

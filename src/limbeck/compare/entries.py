@@ -11,17 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from limbeck.errors import RunError
-from limbeck.runs.reader import (
-    WRONG,
-    Reported,
-    Run,
-    damaged,
-    is_finished,
-    is_run,
-    read_mapping,
-    read_reported,
-    read_run,
-)
+from limbeck.runs.files import read_mapping
+from limbeck.runs.reader import WRONG, Reported, Run, damaged, is_finished, is_run, read_reported, read_run
 
 STUDY_RESULTS = "results.json"
 _NAME_RUNS = "Name run directories of 'finetune' or 'distill', folders of them, or a study's folder."

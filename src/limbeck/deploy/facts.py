@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from limbeck.compare.answers import answers_of, has_answers
 from limbeck.compare.entries import STUDY_RESULTS, read_entries
 from limbeck.errors import RunError
-from limbeck.runs.reader import Run, is_finished, read_mapping, read_run
+from limbeck.runs.files import read_mapping
+from limbeck.runs.reader import Run, is_finished, read_run
 from limbeck.stats import bootstrap_interval
 
 

@@ -16,13 +16,16 @@ class Method:
     Both makers are called once, with the models: ``run_student(student, teacher)`` gives what the distiller calls with
     a batch instead of ``Capture(student)``, ``make_teacher(teacher, student, objective)`` what it calls instead of
     ``LiveTeacher(teacher)``. Modules among them are checkpointed with the run and never exported.
-    ``held_out`` is the share of the training data that such a teacher is examined on.
+
+    ``held_out`` is the share of the training data that the student does not train on; before training,
+    ``use_held_out(teacher, batches)`` is called with what ``make_teacher`` made and batches of that share.
     """
 
     objective: Objective
     run_student: Callable[[Any, Any], Any] | None = None
     make_teacher: Callable[[Any, Any, Objective], Any] | None = None
     held_out: float = 0.0
+    use_held_out: Callable[[Any, Any], None] | None = None
 
     @classmethod
     def of(cls, method: Objective | Method) -> Method:

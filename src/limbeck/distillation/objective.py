@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -30,8 +31,11 @@ class Term(nn.Module):
         """What must be captured on each side; it drives capture and caching."""
         return Needs()
 
-    def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
-        """An optional pass over the training batches before training starts."""
+    def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]], folder: Path | None = None) -> None:
+        """Read the training batches before training starts, where a term needs to.
+
+        What took long may be kept in ``folder``, so that a run that is resumed need not start over.
+        """
 
     def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
         """How many things the value is a mean of, as one number: the samples, unless a term says otherwise."""
@@ -92,9 +96,10 @@ class Objective(nn.Module):
         return cast(Tensor, sum(self.weights[name] * value for name, value in values.items()))
 
     @torch.no_grad()  # the teacher is only read: one that learns must not take these passes for lessons
-    def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
+    def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]], folder: Path | None = None) -> None:
+        """Have each term read the training batches; see :meth:`Term.prepare`."""
         for term in self:
-            term.prepare(teacher, batches)
+            term.prepare(teacher, batches, folder)
 
     def __str__(self) -> str:
         """``L = 0.5·task + 0.5·kd``"""

@@ -106,7 +106,7 @@ class Global(Structure):
         self.register_buffer("teacher_turned", torch.empty(0), persistent=False)
         self.student_memory = nn.Parameter(torch.empty(0))
 
-    def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
+    def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]], folder: Path | None = None) -> None:
         """The unsupervised memory stage: k-means over the teacher's features, saved after each pass."""
         sizes = [(len(batch["attention_mask"]), int(self._length(batch))) for batch in batches]
         samples, longest = sum(rows for rows, _ in sizes), max(length for _, length in sizes)
@@ -115,7 +115,6 @@ class Global(Structure):
                 f"FSD's memory has {self.size} centroids, but there are only {samples} training examples. "
                 f"Set method.memory={samples} or less."
             )
-        folder: Path | None = getattr(batches, "folder", None)
         centroids, done = _saved(folder)
         seed = torch.initial_seed() % 2**31
         passes = self.passes - done + (centroids is None)

@@ -128,7 +128,7 @@ def metadistil(
     if not 0 < quiz < 1:
         raise RecipeError(f"metadistil holds out a share of the training data: quiz is between 0 and 1; seen: {quiz}.")
     teacher = partial(ExaminedTeacher, pair=pair, inner_rate=inner_rate, teacher_rate=teacher_rate)
-    return Method(objective, make_teacher=teacher, held_out=quiz)
+    return Method(objective, make_teacher=teacher, held_out=quiz, use_held_out=ExaminedTeacher.examine_on)
 
 
 def _inner(pair: Pair, name: str, options: dict[str, Any]) -> Objective:

@@ -13,7 +13,8 @@ from limbeck.compare.entries import Entry, Found
 from limbeck.compare.tables import Cell, Table
 from limbeck.report.gathered import finite
 from limbeck.report.layout import listed
-from limbeck.runs.reader import Run, read_mapping
+from limbeck.runs.files import read_mapping
+from limbeck.runs.reader import Run
 
 _ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/:,;'\"()]+/)+([^\s/:,;'\"()]+)")
 

@@ -1,38 +1,120 @@
-"""The directory of a run: what it holds, whether another run may go on there, and what its results may depend on."""
+"""Name the files of a run directory and of a study's folder; nothing else spells these names."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PRUNED = "pruned.json"  # in the place of metrics.json where a run was not worth finishing
+from limbeck.runs.files import read_mapping
 
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """What a run leaves behind, and the only thing that later commands read."""
+    """Point to what a run leaves behind: the only thing that later commands read."""
 
     path: Path
 
     @property
+    def recipe(self) -> Path:
+        """Locate the fully resolved recipe."""
+        return self.path / "recipe.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """Locate the versions, device and commit that the results may depend on."""
+        return self.path / "environment.json"
+
+    @property
+    def history(self) -> Path:
+        """Locate the log of the training, one JSON object a line."""
+        return self.path / "history.jsonl"
+
+    @property
+    def results(self) -> Path:
+        """Locate the scores and costs; written last, so that the file marks a finished run."""
+        return self.path / "metrics.json"
+
+    @property
+    def pruned(self) -> Path:
+        """Locate what stands in the place of the results where a run was not worth finishing."""
+        return self.path / "pruned.json"
+
+    @property
     def student(self) -> Path:
+        """Locate the trained model, a plain Hugging Face checkpoint."""
         return self.path / "student"
 
     @property
-    def features(self) -> Path:
-        """What the teacher computed, while the run needs it."""
+    def checkpoints(self) -> Path:
+        """Locate the folder of the checkpoints that serve to resume."""
+        return self.path / "checkpoints"
+
+    @property
+    def teacher_cache(self) -> Path:
+        """Locate the teacher's features, which are kept while the run needs them."""
         return self.path / "teacher-cache"
 
+    @property
+    def prepared(self) -> Path:
+        """Locate what terms computed before training, so that a resumed run need not start over."""
+        return self.path / "prepared"
+
+    @property
+    def bad_batch(self) -> Path:
+        """Locate the batch whose loss was not a number."""
+        return self.path / "bad-batch"
+
+    @property
+    def analysis(self) -> Path:
+        """Locate what `limbeck analyze` measured."""
+        return self.path / "analysis"
+
+    def predictions(self, split: str = "") -> Path:
+        """Locate the predictions for the validation data, or for another of the task's splits."""
+        return self.path / (f"predictions-{split}.parquet" if split else "predictions.parquet")
+
+    def other_predictions(self) -> dict[str, Path]:
+        """Find the predictions for splits beside the validation data, by split."""
+        files = sorted(self.path.glob("predictions-*.parquet"))
+        return {file.stem.removeprefix("predictions-"): file for file in files}
+
     def stage(self, number: int) -> RunDirectory:
-        """Of a run of several, one before the last."""
+        """Point to an earlier stage, counted from 1; the last stage is the run itself."""
         return RunDirectory(self.path / f"stage-{number}")
+
+    def stages(self) -> list[RunDirectory]:
+        """Find the earlier stages that are there, in their order."""
+        folders = [folder for folder in self.path.glob("stage-*") if folder.name.removeprefix("stage-").isdecimal()]
+        return [RunDirectory(folder) for folder in sorted(folders, key=lambda folder: int(folder.name[6:]))]
+
+    @property
+    def exists(self) -> bool:
+        """Tell whether a run has begun here."""
+        return self.recipe.is_file() or self.results.is_file()
 
     @property
     def finished(self) -> bool:
-        return (self.path / "metrics.json").is_file()
+        """Tell whether the run has results."""
+        return self.results.is_file()
 
     def metrics(self) -> dict[str, Any]:
-        metrics: dict[str, Any] = json.loads((self.path / "metrics.json").read_text())
-        return metrics
+        """Read the results of a finished run."""
+        return read_mapping(self.results)
+
+
+@dataclass(frozen=True)
+class StudyDirectory:
+    """Point to the files of a study's folder."""
+
+    path: Path
+
+    @property
+    def description(self) -> Path:
+        """Locate the study as it was asked for."""
+        return self.path / "study.yaml"
+
+    @property
+    def results(self) -> Path:
+        """Locate what the study found: entries, chosen settings, run directories."""
+        return self.path / "results.json"

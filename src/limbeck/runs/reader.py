@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from limbeck._internal import yaml as plain_yaml
+from limbeck.runs.files import read_mapping
 from limbeck.errors import RunError
 
 WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what reading a damaged file may raise
@@ -112,19 +113,6 @@ def read_reported(values: Any) -> tuple[Reported, ...]:
         Reported(str(item["metric"]), float(item["value"]), _maybe(float, item.get("sd")), str(item["where"]))
         for item in values or ()
     )
-
-
-def read_mapping(file: Path) -> dict[str, Any]:
-    """A JSON or YAML file that holds names and values."""
-    text = file.read_text(encoding="utf-8", errors="replace")
-    try:
-        values = json.loads(text) if file.suffix == ".json" else plain_yaml.load(text)
-    except (ValueError, yaml.YAMLError) as error:
-        seen = " ".join(str(error).split())
-        raise RunError(f"{file} is damaged: {seen}. Copy it again or repeat the run.") from error
-    if not isinstance(values, dict):
-        raise RunError(f"{file} is damaged: it holds {str(values)[:40]!r}. Copy it again or repeat the run.")
-    return values
 
 
 def damaged(file: Path, what: str, error: Exception) -> RunError:

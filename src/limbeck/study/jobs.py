@@ -22,7 +22,7 @@ from limbeck._internal.files import write_text
 from limbeck._internal.progress import QUIET
 from limbeck.errors import LimbeckError
 from limbeck.recipes.recipe import load_recipe
-from limbeck.runs.directory import PRUNED, RunDirectory
+from limbeck.runs.directory import RunDirectory
 from limbeck.study.search import falls_behind
 from limbeck.training.cache_policy import cache_for_runs
 from limbeck.training.execute import execute
@@ -70,7 +70,7 @@ class TrainJob(Job):
         return RunDirectory(Path(self.folder))
 
     def finished(self) -> bool:
-        if self.earlier is not None and (self.directory.path / PRUNED).is_file():
+        if self.earlier is not None and self.directory.pruned.is_file():
             return True
         return self.directory.finished and not self._lost_its_student()
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -81,18 +80,11 @@ class OwnShareOfStream(OwnShare, IterableDataset):
 class Batches:
     """Every example once, as padded batches from long to short; can be iterated again and again.
 
-    A stream of blocks is read in its own order. ``folder`` is where a term that reads them before training may keep
-    what it has found, so that it need not start over after a crash.
+    A stream of blocks is read in its own order.
     """
 
-    def __init__(
-        self,
-        encoded: Any,
-        collate: Callable[[list[Any]], dict[str, Tensor]],
-        batch_size: int,
-        folder: Path | None = None,
-    ) -> None:
-        self.encoded, self.collate, self.batch_size, self.folder = encoded, collate, batch_size, folder
+    def __init__(self, encoded: Any, collate: Callable[[list[Any]], dict[str, Tensor]], batch_size: int) -> None:
+        self.encoded, self.collate, self.batch_size = encoded, collate, batch_size
 
     @cached_property
     def indices(self) -> tuple[Tensor, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,8 +58,8 @@ class Data:
     collate: Collator
     batch_size: int
 
-    def batches(self, split: str, folder: Path | None = None) -> Batches:
-        return Batches(self.splits[split], self.collate, self.batch_size, folder)
+    def batches(self, split: str) -> Batches:
+        return Batches(self.splits[split], self.collate, self.batch_size)
 
 
 def assemble(recipe: Recipe) -> Parts:

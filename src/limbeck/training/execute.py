@@ -24,7 +24,7 @@ from limbeck.distillation.feature_cache import FeatureCache
 from limbeck.errors import RecipeError
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.recipes.recipe import Recipe, StudentBlock
-from limbeck.runs.directory import PRUNED, RunDirectory
+from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.batching import Batches
 from limbeck.tasks.profile import profile
 from limbeck.training.assemble import Data, Parts, assemble, check_stages_fit, load_data
@@ -108,7 +108,7 @@ def _arguments(recipe: Recipe, parts: Parts, run: RunDirectory) -> TrainingArgum
     }
     try:
         return TrainingArguments(
-            output_dir=str(run.path / "checkpoints"),
+            output_dir=str(run.checkpoints),
             num_train_epochs=recipe.train.epochs,
             per_device_train_batch_size=recipe.train.relation_batch or recipe.train.batch_size,
             learning_rate=recipe.train.learning_rate,
@@ -190,15 +190,15 @@ def _train(
     if trainer.is_fsdp_enabled and rank() == 0:  # which divides the weights of the parts that are trained
         with torch.random.fork_rng():  # all processes must draw the same afterwards
             whole = assemble(recipe)
-    checkpoint = on_rank_zero(lambda: last_checkpoint(run.path / "checkpoints"))
-    cache = cache or automatic_cache(recipe, parts, data, run.features, arguments.device, checkpoint is not None)
+    checkpoint = on_rank_zero(lambda: last_checkpoint(run.checkpoints))
+    cache = cache or automatic_cache(recipe, parts, data, run.teacher_cache, arguments.device, checkpoint is not None)
     if cache is not None:
         use_cache(cache, parts, data, arguments.device)
     if checkpoint is not None:
         logger.info("Resuming from %s.", checkpoint)
     else:
-        batches = data.batches("train", run.path / "prepared")
-        rank_zero_first(lambda: parts.distiller.objective.prepare(parts.distiller.teacher, batches))
+        batches = data.batches("train")
+        rank_zero_first(lambda: parts.distiller.objective.prepare(parts.distiller.teacher, batches, run.prepared))
     # Every random number of the training itself follows from here, however its parts were made.
     set_seed(recipe.seed)
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -212,7 +212,7 @@ def _train(
 def _trainer(
     parts: Parts, arguments: TrainingArguments, data: Data, score: Any, run: RunDirectory, stop: Stop | None
 ) -> DistillTrainer:
-    train, history = data.splits["train"], run.path / "history.jsonl"
+    train, history = data.splits["train"], run.history
     try:
         return DistillTrainer(parts.distiller, arguments, train, data.collate, score, history, stop)
     except (ValueError, ImportError, RuntimeError) as error:  # what report_to asks for is not installed
@@ -220,9 +220,9 @@ def _trainer(
 
 
 def _prune(run: RunDirectory, cost: dict[str, Any]) -> None:
-    for folder in (run.features, run.path / "checkpoints"):
+    for folder in (run.teacher_cache, run.checkpoints):
         shutil.rmtree(folder, ignore_errors=True)
-    write_text(run.path / PRUNED, json.dumps(cost) + "\n")
+    write_text(run.pruned, json.dumps(cost) + "\n")
 
 
 def _finish(recipe: Recipe, data: Data, trained: Trained, run: RunDirectory, cost: dict[str, Any]) -> None:
@@ -230,9 +230,9 @@ def _finish(recipe: Recipe, data: Data, trained: Trained, run: RunDirectory, cos
     with replacing_folder(run.student) as folder:
         parts.student.save_pretrained(folder)
         parts.tokenizer.save_pretrained(folder)
-    shutil.rmtree(run.features, ignore_errors=True)
+    shutil.rmtree(run.teacher_cache, ignore_errors=True)
     dev = answer_validation(parts, data) if trained.dev is None else trained.dev
     write_results(recipe, parts, data, dev, run, cost)
     # a single checkpoint served only to resume, and is several times the student's size
     if recipe.train.options.get("save_total_limit") == 1:
-        shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+        shutil.rmtree(run.checkpoints, ignore_errors=True)

@@ -12,7 +12,7 @@ from limbeck._internal.files import write_text
 from limbeck._internal.locks import LOCK
 from limbeck.errors import RunError
 from limbeck.recipes.recipe import Recipe
-from limbeck.runs.directory import PRUNED, RunDirectory
+from limbeck.runs.directory import RunDirectory
 from limbeck.training.environment import environment
 
 
@@ -21,7 +21,7 @@ def check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
         raise RunError(f"{run.path} is a file; --output must be a folder.")
     if not run.path.is_dir() or all(file.name == LOCK for file in run.path.iterdir()):
         return
-    if not (run.path / "recipe.yaml").is_file():
+    if not run.recipe.is_file():
         raise RunError(f"{run.path} holds other files and is no run directory. Choose another --output.")
     if not resume:
         state = "a finished run" if run.finished else "an unfinished run"
@@ -41,10 +41,10 @@ def check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
 
 def _recipe_in(run: RunDirectory) -> Any:
     try:
-        return plain_yaml.load((run.path / "recipe.yaml").read_text(encoding="utf-8"))
+        return plain_yaml.load(run.recipe.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         why = " ".join(str(error).split())
-        raise RunError(f"{run.path / 'recipe.yaml'} is damaged: {why}. Choose another --output.") from error
+        raise RunError(f"{run.recipe} is damaged: {why}. Choose another --output.") from error
 
 
 def _differences(ours: Any, theirs: Any, where: str = "") -> set[str]:
@@ -63,6 +63,6 @@ def create_run(run: RunDirectory, recipe: Recipe) -> None:
         run.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{run.path} cannot be made: {error.strerror}. Choose another --output.") from error
-    (run.path / PRUNED).unlink(missing_ok=True)
-    write_text(run.path / "recipe.yaml", recipe.to_yaml())
-    write_text(run.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
+    run.pruned.unlink(missing_ok=True)
+    write_text(run.recipe, recipe.to_yaml())
+    write_text(run.environment, json.dumps(environment(), indent=2) + "\n")

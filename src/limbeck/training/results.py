@@ -52,9 +52,9 @@ def write_results(recipe: Recipe, parts: Parts, data: Data, dev: Any, run: RunDi
         results["teacher"], theirs = _beside_the_teacher(recipe, parts, data, dev)
         answers |= {f"teacher_{name}": theirs[name] for name in ("prediction", "logits") if name in theirs}
     if answers:
-        write_table(run.path / "predictions.parquet", answers)
+        write_table(run.predictions(), answers)
     # last, because it marks the run as finished
-    write_text(run.path / "metrics.json", json.dumps(results, indent=2) + "\n")
+    write_text(run.results, json.dumps(results, indent=2) + "\n")
 
 
 def _other_scores(parts: Parts, data: Data, run: RunDirectory) -> dict[str, float]:
@@ -64,7 +64,7 @@ def _other_scores(parts: Parts, data: Data, run: RunDirectory) -> dict[str, floa
         encoded = data.splits[split]
         logits = predict_logits(parts.student, encoded, data.collate, data.batch_size, f"evaluate on {split}")
         scores |= of_split(split, parts.task.score(logits, encoded))
-        write_table(run.path / f"predictions-{split}.parquet", parts.task.answers(logits, encoded))
+        write_table(run.predictions(split), parts.task.answers(logits, encoded))
     return scores
 
 

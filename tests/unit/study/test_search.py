@@ -11,7 +11,7 @@ from helpers import fake_training as fake_work
 
 from limbeck._internal.files import write_text
 from limbeck.errors import LimbeckError
-from limbeck.runs.directory import PRUNED
+from limbeck.runs.directory import RunDirectory
 from limbeck.study import search
 from limbeck.study.conduct import conduct
 from limbeck.study.engines import InProcess
@@ -142,7 +142,7 @@ def test_pruned_trials_are_not_chosen_and_not_results(tmp_path):
         score = fake_work.score_of(job)
         if falls_behind(job.earlier, [score]):
             Path(job.folder).mkdir(parents=True)
-            return write_text(Path(job.folder) / PRUNED, "{}")
+            return write_text(RunDirectory(Path(job.folder)).pruned, "{}")
         return fake_work.quick(job)
 
     results = conduct(
@@ -155,7 +155,7 @@ def test_pruned_trials_are_not_chosen_and_not_results(tmp_path):
     # only trials that were finished count as earlier ones
     assert seen == [sum(score is not None for score in scores[:number]) for number in range(12)]
     for folder in (tmp_path / "out" / "runs").iterdir():
-        assert (folder / PRUNED).is_file() != (folder / "metrics.json").is_file()
+        assert RunDirectory(folder).pruned.is_file() != RunDirectory(folder).finished
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
 
 
