@@ -209,7 +209,7 @@ def test_a_full_disk_gives_one_message(distil, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "run/recipe.yaml")
 
-    monkeypatch.setattr(limbeck.run, "open_run", full)
+    monkeypatch.setattr(limbeck.training.execute, "create_run", full)
     assert "No space left on device: run/recipe.yaml" in distil()
 
 

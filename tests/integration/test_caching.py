@@ -686,7 +686,7 @@ SLOW = """
 import time
 from pathlib import Path
 from limbeck import METHODS, cache
-from limbeck.teacher import LiveTeacher
+from limbeck.distillation.teachers import LiveTeacher
 cache.TOKENS_IN_A_SHARD = 100
 real = LiveTeacher.__call__
 def call(self, batch, wanted):
@@ -726,7 +726,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from limbeck import cache as cache_module, caching, execute, load_recipe
-from limbeck.teacher import LiveTeacher
+from limbeck.distillation.teachers import LiveTeacher
 values, folder, seed = json.loads(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 cache_module.TOKENS_IN_A_SHARD = 40
 caching._FLOPS = {"cpu": 1.0, "cuda": 1.0}
@@ -760,10 +760,10 @@ LiveTeacher.__call__ = call
 """
 
 BUILD = """
-from limbeck.assemble import assemble, load_data
-from limbeck.cache import FeatureCache
-from limbeck.features import Wanted
-from limbeck.fingerprint import fingerprint
+from limbeck.training.assemble import assemble, load_data
+from limbeck.distillation.feature_cache import FeatureCache
+from limbeck.models.features import Wanted
+from limbeck.distillation.fingerprint import fingerprint
 from safetensors import safe_open
 recipe = load_recipe(values=values)
 parts = assemble(recipe)

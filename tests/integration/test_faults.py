@@ -68,7 +68,7 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from limbeck import execute, load_recipe
-from limbeck.teacher import LiveTeacher
+from limbeck.distillation.teachers import LiveTeacher
 values, folder, dice = json.loads(sys.argv[1]), Path(sys.argv[2]), random.Random(int(sys.argv[3]))
 def start(name):
     child = os.fork()
@@ -187,14 +187,14 @@ class Stop(TrainerCallback):
 def stopped_once(recipe, tmp_path_factory):
     home = tmp_path_factory.mktemp("stopped")
     execute(recipe(), home / "whole", show_data=False)
-    start = limbeck.trainer.DistillTrainer.__init__
+    start = limbeck.training.trainer.DistillTrainer.__init__
 
     def stopping(self, *args, **options):
         start(self, *args, **options)
         self.add_callback(Stop(5, KeyboardInterrupt()))
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(limbeck.trainer.DistillTrainer, "__init__", stopping)
+        patched.setattr(limbeck.training.trainer.DistillTrainer, "__init__", stopping)
         execute(recipe(), home / "run", show_data=False)
     assert last_checkpoint(home / "run" / "checkpoints").name == "checkpoint-4"
     return home
@@ -278,14 +278,14 @@ def test_a_damaged_data_file_is_one_message(content, values, command, table_file
 def test_a_loss_that_is_no_number_stops_the_run(term, recipe, tmp_path, monkeypatch):
     """The batch is kept for inspection, and so is the last checkpoint before it."""
     steps = []
-    forward = limbeck.objective.Objective.forward
+    forward = limbeck.distillation.objective.Objective.forward
 
     def diverging(self, student, teacher, batch):
         values = forward(self, student, teacher, batch)
         steps.append(batch)
         return values | {term: values[term] * float("nan")} if len(steps) == 5 else values
 
-    monkeypatch.setattr(limbeck.objective.Objective, "forward", diverging)
+    monkeypatch.setattr(limbeck.distillation.objective.Objective, "forward", diverging)
     with pytest.raises(RunError, match=rf"The loss of step 5 is nan \({term}\).*learning_rate"):
         execute(recipe(), tmp_path / "run", show_data=False)
     assert len(steps) <= 6  # noticed in the step after
@@ -295,19 +295,19 @@ def test_a_loss_that_is_no_number_stops_the_run(term, recipe, tmp_path, monkeypa
     assert about["step"] == 5 and about["terms"][term] == "nan"
     assert last_checkpoint(tmp_path / "run" / "checkpoints").name == "checkpoint-4"
     assert all(weights.isfinite().all() for weights in model_of(tmp_path / "run", 4).values())
-    monkeypatch.setattr(limbeck.objective.Objective, "forward", forward)
+    monkeypatch.setattr(limbeck.distillation.objective.Objective, "forward", forward)
     execute(recipe(), tmp_path / "run", resume=True, show_data=False)
 
 
 def test_a_checkpoint_is_never_written_after_such_a_loss(recipe, tmp_path, monkeypatch):
-    forward = limbeck.objective.Objective.forward
+    forward = limbeck.distillation.objective.Objective.forward
     calls = []
 
     def diverging(self, *given):
         calls.append(1)
         return {name: value * (float("inf") if len(calls) == 4 else 1) for name, value in forward(self, *given).items()}
 
-    monkeypatch.setattr(limbeck.objective.Objective, "forward", diverging)
+    monkeypatch.setattr(limbeck.distillation.objective.Objective, "forward", diverging)
     with pytest.raises(RunError, match="The loss of step 4 is inf"):
         execute(recipe(), tmp_path / "run", show_data=False)
     assert last_checkpoint(tmp_path / "run" / "checkpoints").name == "checkpoint-2"
@@ -330,7 +330,7 @@ def test_out_of_memory_says_what_to_change(error, recipe, tmp_path, monkeypatch)
     def full(*_, **__):
         raise error
 
-    monkeypatch.setattr(limbeck.objective.Objective, "forward", full)
+    monkeypatch.setattr(limbeck.distillation.objective.Objective, "forward", full)
     with pytest.raises(RunError, match=r"Out of memory.*train.batch_size.*relation_batch.*--resume"):
         execute(recipe(), tmp_path / "run", show_data=False)
 
@@ -342,7 +342,7 @@ def test_a_full_disk_loses_nothing(writer, values, command, tmp_path, monkeypatc
     assert command("distill", "recipe.yaml", "-o", "whole")[0] == 0
     import limbeck.training.checkpoints
 
-    real, calls = getattr(limbeck.checkpoints, writer), []
+    real, calls = getattr(limbeck.training.checkpoints, writer), []
 
     def full(file, *given):
         if "checkpoint-4" in str(file):
@@ -351,7 +351,7 @@ def test_a_full_disk_loses_nothing(writer, values, command, tmp_path, monkeypatc
         real(file, *given)
 
     with monkeypatch.context() as patched:
-        patched.setattr(limbeck.checkpoints, writer, full)
+        patched.setattr(limbeck.training.checkpoints, writer, full)
         status, shown = command("distill", "recipe.yaml", "-o", "run")
     assert calls and status == 1
     assert "No space left on device" in shown and "Traceback" not in shown
@@ -460,7 +460,7 @@ def test_a_planted_pickle_is_never_loaded(stopped, recipe, tmp_path):
 HOLDER = """
 import time
 from pathlib import Path
-from limbeck.faults import locked
+from limbeck._internal.locks import locked
 with locked(Path("run")):
     print("held", flush=True)
     time.sleep(60)

@@ -144,7 +144,7 @@ def test_every_form_is_exported_scored_and_counted(shrunk, files, tmp_path):
 @pytest.mark.parametrize(("kind", "metric"), [("numbers", "pearson"), ("several labels", "micro_f1")])
 def test_numbers_and_several_labels(kind, metric, base_folder, files, tmp_path, monkeypatch):
     """The problem is told from the column, all the way to the page and the forms that are served."""
-    monkeypatch.setattr(limbeck.deploy.shrink, "METHODS", ("ft", "kd"))
+    monkeypatch.setattr(limbeck.shrink.shrink, "METHODS", ("ft", "kd"))
     made = []
     for file in files:
         rows = list(csv.DictReader(file.read_text().splitlines()))
@@ -170,15 +170,15 @@ def test_the_page_is_that_of_the_figures(shrunk):
 
 def test_a_finished_folder_is_left_as_it_is(shrunk, base_folder, files, monkeypatch):
     folder, summary = shrunk
-    monkeypatch.setattr(limbeck.deploy.shrink, "execute", None)
-    monkeypatch.setattr(limbeck.deploy.shrink, "conduct", None)
+    monkeypatch.setattr(limbeck.shrink.shrink, "execute", None)
+    monkeypatch.setattr(limbeck.shrink.shrink, "conduct", None)
     assert shrink(request(base_folder, files), folder) == summary
 
 
 def test_it_goes_on_where_it_stopped(base_folder, files, tmp_path, monkeypatch, command):
     """Stopped in the second student, then with a method that fails, then to the end: as if nothing had happened."""
-    monkeypatch.setattr(limbeck.deploy.shrink, "choose_size", lambda *_: SIZE)
-    monkeypatch.setattr(limbeck.deploy.shrink, "METHODS", ("ft", "kd", "cka"))
+    monkeypatch.setattr(limbeck.shrink.shrink, "choose_size", lambda *_: SIZE)
+    monkeypatch.setattr(limbeck.shrink.shrink, "METHODS", ("ft", "kd", "cka"))
     monkeypatch.setattr("limbeck.shrink.plan._MOST_EPOCHS", 1.0)
     monkeypatch.setattr("limbeck.shrink.forms.FORMS", ("hf", "onnx-int8"))
     monkeypatch.setattr("limbeck.shrink.forms.export", only_hf)
@@ -229,7 +229,7 @@ def test_without_onnx_and_out_of_time_it_says_so(shrunk, files, tmp_path, monkey
 
     monkeypatch.setattr("limbeck.shrink.size.write_onnx", missing)
     monkeypatch.setattr("limbeck.shrink.forms.export", only_hf)
-    monkeypatch.setattr(limbeck.deploy.shrink, "METHODS", ("ft",))
+    monkeypatch.setattr(limbeck.shrink.shrink, "METHODS", ("ft",))
     teacher = shrunk[0] / "teacher"
     summary = shrink(request(teacher, files, budget="0.0001ms"), tmp_path / "out")
     assert not (tmp_path / "out" / "teacher").exists()

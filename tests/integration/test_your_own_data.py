@@ -211,7 +211,7 @@ def lengths_read(run, file):
         return original(model, batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limbeck.inference, "model_inputs", spy)
+        patch.setattr(limbeck.inference.logits, "model_inputs", spy)
         evaluate(run.path, overrides=[f"task.validation={file}"])
         predict_file(run.path, file, run.path / "p.csv")
     return widths
@@ -246,7 +246,7 @@ def test_a_run_with_a_chosen_length_is_resumed_by_the_same_command(long_texts, t
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(limbeck.run, "write_results", stop)
+        patch.setattr(limbeck.training.execute, "write_results", stop)
         with pytest.raises(KeyboardInterrupt):
             execute(recipe_of(long_texts, problem="classification"), tmp_path / "run")
     unfinished = tmp_path / "run"

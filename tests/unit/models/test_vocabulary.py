@@ -24,7 +24,7 @@ def test_frequent_words_whole_rare_words_in_pieces(tmp_path):
 
 
 def test_the_same_texts_give_the_same_tokenizer_in_every_process(tmp_path):
-    script = "import sys; from pathlib import Path; from limbeck.tokenizer import make_wordpiece\n"
+    script = "import sys; from pathlib import Path; from limbeck.models.vocabulary import make_wordpiece\n"
     script += f"make_wordpiece({TEXTS!r}, Path(sys.argv[1]))"
     for seed in ("1", "2"):
         env = os.environ | {"PYTHONHASHSEED": seed}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from limbeck.runs import directory as run_directory
+from limbeck.training import environment
 
 
 def git(folder, *words):
@@ -18,12 +18,12 @@ def git(folder, *words):
 @pytest.fixture
 def commit_of(monkeypatch):
     def commit(file: Path) -> str:
-        monkeypatch.setattr(run_directory, "__file__", str(file))
-        run_directory._commit.cache_clear()
-        return run_directory._commit()
+        monkeypatch.setattr(environment, "__file__", str(file))
+        environment._commit.cache_clear()
+        return environment._commit()
 
     yield commit
-    run_directory._commit.cache_clear()
+    environment._commit.cache_clear()
 
 
 def test_a_checkout_names_its_commit_and_whether_it_was_changed(commit_of, tmp_path):
