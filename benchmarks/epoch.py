@@ -24,9 +24,9 @@ import torch
 from _table import Row, finish, parser, seconds
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, TrainingArguments
 
-from limbeck import load_recipe
+from limbeck import CachedTeacher, RunDirectory, load_recipe
 from limbeck.training.assemble import assemble, load_data
-from limbeck.training.cache_policy import named_cache, use_cache
+from limbeck.training.cache_policy import fill_for_run, named_cache
 from limbeck.training.trainer import DistillTrainer
 
 SHARED = Path(__file__).parents[2] / "shared"
@@ -58,13 +58,14 @@ class Side:
         parts = assemble(recipe)
         data = load_data(recipe, parts)
         cache = named_cache(recipe, parts, data)
-        self.writing = seconds(lambda: cache and use_cache(cache, parts, data, torch.device("cpu")))
+        self.writing = seconds(lambda: cache and fill_for_run(cache, parts, data, torch.device("cpu")))
+        distiller = parts.distiller.taught_by(CachedTeacher(cache)) if cache else parts.distiller
         arguments = TrainingArguments(
             output_dir=str(folder), per_device_train_batch_size=32, use_cpu=True, remove_unused_columns=False,
             label_names=["labels"], dataloader_pin_memory=False, disable_tqdm=True,
         )  # fmt: skip
         self.trainer = DistillTrainer(
-            parts.distiller, arguments, data.splits["train"], data.collate, dict, folder / "history.jsonl"
+            distiller, arguments, data.splits["train"], data.collate, lambda _: {}, RunDirectory(folder)
         )
         self.trainer.current_gradient_accumulation_steps = 1  # set by train(), whose loop is taken apart here
         self.trainer.create_optimizer()

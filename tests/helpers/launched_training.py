@@ -28,12 +28,12 @@ def train_sharded(recipes: dict[str, dict[str, Any]], home: Path, resume: bool =
     accelerate.state.PartialState._prepare_backend = pretend
     torch.accelerator.is_available = lambda: True
     divided = []
-    settle = DistillTrainer.settle
+    whole_weights = DistillTrainer.whole_weights
 
-    def noted(trainer: Any) -> None:
+    def noted(trainer: Any) -> Any:
         divided.append(isinstance(trainer.model, FSDPModule))
-        settle(trainer)
+        return whole_weights(trainer)
 
-    DistillTrainer.settle = noted
+    DistillTrainer.whole_weights = noted
     train(recipes, home, resume)
     assert divided and all(divided), "nothing was divided"

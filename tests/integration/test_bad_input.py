@@ -204,12 +204,12 @@ def test_an_output_that_cannot_be_written(distil, tmp_path):
 def test_a_full_disk_gives_one_message(distil, monkeypatch):
     import errno
 
-    import limbeck.training.execute
+    import limbeck.training.session
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", "run/recipe.yaml")
 
-    monkeypatch.setattr(limbeck.training.execute, "create_run", full)
+    monkeypatch.setattr(limbeck.training.session, "create_run", full)
     assert "No space left on device: run/recipe.yaml" in distil()
 
 

@@ -725,7 +725,9 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from limbeck import cache as cache_module, caching, execute, load_recipe
+from limbeck import execute, load_recipe
+from limbeck.distillation import feature_cache as cache_module
+from limbeck.training import cache_policy as caching
 from limbeck.distillation.teachers import LiveTeacher
 values, folder, seed = json.loads(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
 cache_module.TOKENS_IN_A_SHARD = 40

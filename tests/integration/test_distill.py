@@ -178,7 +178,7 @@ def test_ctrl_c_says_how_to_continue(table_files, teacher_folder, tmp_path):
 
 def test_an_incomplete_checkpoint_is_not_used(tmp_path):
     from limbeck._internal.tensors import save_state, save_tensors
-    from limbeck.training.checkpoints import last_checkpoint
+    from limbeck.training.checkpoints import inspect_checkpoints, last_checkpoint
 
     for step, state in ((4, '{"global_step": 4}'), (8, '{"cut')):
         folder = tmp_path / f"checkpoint-{step}"
@@ -187,6 +187,11 @@ def test_an_incomplete_checkpoint_is_not_used(tmp_path):
         (folder / "trainer_state.json").write_text(state)
     (tmp_path / "checkpoint-12").mkdir()
     assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-4"
+    found = inspect_checkpoints(tmp_path)
+    assert found.newest == tmp_path / "checkpoint-4"
+    assert [path.name for path in found.damaged] == ["checkpoint-12", "checkpoint-8"]
+    assert len(list(tmp_path.iterdir())) == 3  # looking changes nothing
+    found.remove_damaged()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4"]
     assert last_checkpoint(tmp_path / "nowhere") is None
 

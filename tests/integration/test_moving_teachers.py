@@ -84,11 +84,11 @@ def test_the_teacher_is_in_the_checkpoint_and_not_in_the_student(table_files, te
 def test_the_quiz_is_held_out_of_the_training_data(table_files, teacher_folder):
     recipe = load_recipe(values=values_of(table_files, teacher_folder, name="metadistil", quiz=0.25))
     data = load_data(recipe, assemble(recipe))
-    train_ids, quiz_ids = (set(data.splits[name]["id"][:]) for name in ("train", "quiz"))
+    train_ids, quiz_ids = (set(data.splits[name]["id"][:]) for name in ("train", "held_out"))
     assert len(quiz_ids) == 24 and len(train_ids) == 72 and not train_ids & quiz_ids
     assert len(data.splits["validation"]) == 40
     again = load_data(recipe, assemble(recipe))
-    assert set(again.splits["quiz"]["id"][:]) == quiz_ids
+    assert set(again.splits["held_out"]["id"][:]) == quiz_ids
 
 
 def test_a_stream_has_no_quiz(table_files, teacher_folder, tmp_path):

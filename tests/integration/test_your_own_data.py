@@ -240,13 +240,13 @@ def test_only_an_explicit_length_can_be_too_long_for_the_model(long_texts, tmp_p
 
 
 def test_a_run_with_a_chosen_length_is_resumed_by_the_same_command(long_texts, tmp_path, monkeypatch):
-    import limbeck.training.execute
+    import limbeck.training.session
 
     def stop(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(limbeck.training.execute, "write_results", stop)
+        patch.setattr(limbeck.training.session, "write_results", stop)
         with pytest.raises(KeyboardInterrupt):
             execute(recipe_of(long_texts, problem="classification"), tmp_path / "run")
     unfinished = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""What a model costs: parameters, disk, a training step and a prediction, each timed beside what it is compared with.
+"""Measure what a model costs: parameters, disk, a training step and a prediction, each beside what it is compared with.
 
 The sides take turns and the fastest turn of each counts, so that a busy moment hits none of them alone.
 """
@@ -19,15 +19,15 @@ from limbeck.errors import ModelError
 from limbeck.models.capture import model_inputs
 from limbeck.models.loading import parameters, resolve
 from limbeck.recipes.recipe import MethodBlock, Recipe
-from limbeck.training.assemble import Data, Parts, assemble, cannot_cache
+from limbeck.training.assemble import Data, Parts, assemble, hand_over_held_out
 
 _REPEATS = 4
 _REFERENCE = "kd"
 _CANDIDATES = 128  # training examples that a batch is taken from
 
 
-def cost_of(opened: LoadedRun, folder: Path) -> dict[str, Any]:
-    """What was counted and timed (Jung et al. 2023, table 8):
+def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
+    """Count and time a run (Jung et al. 2023, table 8):
 
     ``parameters``, ``trained_parameters`` (with what the method trains beside the student), ``disk_bytes``,
     ``step_milliseconds``, and of predicting a batch ``milliseconds`` per example, ``batch_size`` and ``tokens``; with
@@ -37,19 +37,19 @@ def cost_of(opened: LoadedRun, folder: Path) -> dict[str, Any]:
     ``folder`` is for what the teacher computes. Leaves gradients in the student before training, and changes a teacher
     that learns: measure everything else first.
     """
-    parts, recipe = opened.parts, opened.recipe
+    parts, recipe = loaded.parts, loaded.recipe
     sides = [parts, *_reference(recipe)]
-    _prepare(opened, folder)
-    steps = fastest([_step(side, opened.data, opened.device) for side in sides])
-    batch = next(opened.batches())
-    models = [opened.after, *(side.student.to(opened.device) for side in sides[1:])]
-    models += [parts.teacher.to(opened.device)] if parts.teacher is not None else []
+    _prepare(loaded, folder)
+    steps = fastest([_step(side, loaded.data, loaded.device) for side in sides])
+    batch = next(loaded.batches())
+    models = [loaded.after, *(side.student.to(loaded.device) for side in sides[1:])]
+    models += [parts.teacher.to(loaded.device)] if parts.teacher is not None else []
     examples, tokens = batch["input_ids"].shape
     predictions = [1000 * seconds / examples for seconds in fastest([_predict(model, batch) for model in models])]
     found: dict[str, Any] = {
-        "parameters": parameters(opened.after),
+        "parameters": parameters(loaded.after),
         "trained_parameters": sum(p.numel() for p in parts.distiller.parameters() if p.requires_grad),
-        "disk_bytes": weight_bytes(opened.run.path),
+        "disk_bytes": weight_bytes(loaded.run.path),
         "step_milliseconds": 1000 * steps[0],
         "milliseconds": predictions[0],
         "batch_size": examples,
@@ -70,17 +70,17 @@ def cost_of(opened: LoadedRun, folder: Path) -> dict[str, Any]:
 
 
 def _reference(recipe: Recipe) -> list[Parts]:
-    """The same run by kd, where it is another method and has a teacher with a head, which kd needs."""
+    """Assemble the same run by kd, where it is another method and has a teacher with a head, which kd needs."""
     if recipe.teacher is None or recipe.method.name == _REFERENCE:
         return []
     try:
         return [assemble(recipe.model_copy(update={"method": MethodBlock(name=_REFERENCE)}))]
-    except ModelError:  # of a teacher without a head; anything else would have kept the run itself from being opened
+    except ModelError:  # of a teacher without a head; anything else would have kept the run itself from being loaded
         return []
 
 
 def fastest(sides: Sequence[Callable[[], object]], repeats: int = _REPEATS) -> list[float]:
-    """Seconds of the fastest turn of each side, after one that does not count."""
+    """Return the seconds of the fastest turn of each side, after one that does not count."""
     best = [float("inf")] * len(sides)
     for turn in range(repeats + 1):
         for number, side in enumerate(sides):
@@ -94,25 +94,24 @@ def fastest(sides: Sequence[Callable[[], object]], repeats: int = _REPEATS) -> l
 
 
 def weight_bytes(model: str | Path) -> int | None:
-    """What a model's weights take on disk; None of one on the hub."""
+    """Return the bytes of a model's weights on disk; None of one on the hub."""
     folder = Path(resolve(model))
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) if folder.is_dir() else None
 
 
-def _prepare(opened: LoadedRun, folder: Path) -> None:
-    """What a method does before training, here with few examples: FSD's memory."""
-    objective, parts = opened.parts.distiller.objective, opened.parts
+def _prepare(loaded: LoadedRun, folder: Path) -> None:
+    """Do what a method does before training, here with few examples: FSD's memory."""
+    objective, parts = loaded.parts.method.objective, loaded.parts
     if any(term.passes for term in objective):
-        live = cannot_cache(parts.task, parts.method) or parts.teacher is None
-        teacher = parts.distiller.teacher if live else opened.teacher("train", objective.needs().teacher, folder)
-        objective.to(opened.device).prepare(teacher, opened.data.batches("train"))
+        live = parts.why_not_cached() or parts.teacher is None
+        teacher = parts.distiller.teacher if live else loaded.teacher("train", objective.needs().teacher, folder)
+        objective.to(loaded.device).prepare(teacher, loaded.data.batches("train"))
 
 
 def _step(parts: Parts, data: Data, device: torch.device) -> Callable[[], None]:
-    """Forward and backward on a batch of training examples, the teacher included; the optimiser is the same for all."""
+    """Return forward and backward on a batch of training examples; the teacher counts, the optimiser does not."""
     distiller = parts.distiller.to(device).train()
-    if parts.method.held_out:
-        distiller.teacher.examine_on(data.batches("quiz"))  # type: ignore[union-attr]
+    hand_over_held_out(parts, data)
     batch = data.collate(
         _middle(list(islice(data.splits["train"], max(_CANDIDATES, data.batch_size))), data.batch_size)
     )
@@ -126,7 +125,7 @@ def _step(parts: Parts, data: Data, device: torch.device) -> Callable[[], None]:
 
 
 def _middle(rows: list[Any], count: int) -> list[Any]:
-    """Those of medium length: batches in training have examples of similar lengths."""
+    """Pick those of medium length: batches in training have examples of similar lengths."""
     rows = sorted(rows, key=lambda row: len(row["input_ids"]))
     start = max(0, (len(rows) - count) // 2)
     return rows[start : start + count]

@@ -1,4 +1,4 @@
-"""A finished run opened again: its teacher, its student before and after training, and data to measure them on."""
+"""Load a finished run again: its teacher, its student before and after training, and data to measure them on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
 import yaml
@@ -25,9 +24,8 @@ from limbeck.models.features import Wanted
 from limbeck.models.loading import load_fine_tuned
 from limbeck.recipes.recipe import Recipe, StudentBlock, load_recipe
 from limbeck.runs.directory import RunDirectory
-from limbeck.tasks.text import TextTask
 from limbeck.training.assemble import Data, Parts, assemble, load_data
-from limbeck.training.cache_policy import split_cache
+from limbeck.training.teacher_outputs import split_cache
 
 logger = logging.getLogger("limbeck")
 
@@ -39,6 +37,8 @@ _SMALLEST_BATCH = 4  # below which CKA does not exist
 
 @dataclass(frozen=True)
 class LoadedRun:
+    """Hold a finished run with its models and data."""
+
     run: RunDirectory
     recipe: Recipe  # of the last stage, with the student that it started from
     parts: Parts  # whose student is the one before training
@@ -48,35 +48,38 @@ class LoadedRun:
 
     @cached_property
     def after(self) -> Any:
+        """Load the trained student."""
         return load_fine_tuned(self.run.path, self.parts.task).to(self.device).eval()
 
     @cached_property
     def before(self) -> Any:
+        """Return the student as it was before training."""
         return self.parts.student.to(self.device).eval()
 
     @property
     def batch_size(self) -> int:
+        """Choose a size that gives several batches of few examples."""
         return min(_BATCH_SIZE, max(_SMALLEST_BATCH, self.examples // _FEWEST_BATCHES))
 
     def batches(self) -> Iterator[dict[str, Tensor]]:
-        """The validation examples; in random order, so that batches are samples of the data."""
+        """Iterate over the validation examples in random order, so that batches are samples of the data."""
         rows = islice(iter(self.data.splits["validation"]), self.examples)
         while batch := list(islice(rows, self.batch_size)):
             yield {name: value.to(self.device) for name, value in self.data.collate(batch).items()}
 
     def teacher(self, split: str, wanted: Wanted, folder: Path) -> CachedTeacher | LiveTeacher:
-        """Runs once for all models and runs that it is compared with: into the recipe's cache, or one in ``folder``."""
+        """Run the teacher once for all that it is compared with: into the recipe's cache, or one in ``folder``."""
         assert self.parts.teacher is not None and self.recipe.teacher is not None
         live = LiveTeacher(self.parts.teacher.to(self.device))
-        if isinstance(self.parts.task, TextTask):
+        if self.parts.task.why_not_cached():
             return live
         cache = split_cache(self.parts, self.data, split, self.recipe.teacher.cache_folder or folder)
         cache.fill(live, self.data.collate, self.batch_size, wanted, self.device)
         return CachedTeacher(cache)
 
     def checkpoints(self) -> Iterator[tuple[int, Any]]:
-        """The student at each checkpoint that was kept, by its step."""
-        folders = self.run.path.glob("checkpoints/checkpoint-*")
+        """Load the student at each checkpoint that was kept, by its step."""
+        folders = self.run.checkpoints.glob("checkpoint-*")
         for step, folder in sorted((int(folder.name.rpartition("-")[2]), folder) for folder in folders):
             try:
                 weights = safetensors.torch.load_file(folder / "model.safetensors")
@@ -100,7 +103,7 @@ def load_run(path: Path, examples: int, overrides: Sequence[str] = ()) -> Loaded
         raise RunError(f"{path} {seen}. Only finished runs can be analysed.")
     if not run.student.is_dir():
         raise RunError(f"{path} does not keep its student, so that nothing can be measured. Repeat the run.")
-    stages = load_recipe(path / "recipe.yaml").split()
+    stages = load_recipe(run.recipe).split()
     recipe = stages[-1]
     if len(stages) > 1:
         started_from = StudentBlock(model=str(run.stage(len(stages) - 1).path))
@@ -108,19 +111,11 @@ def load_run(path: Path, examples: int, overrides: Sequence[str] = ()) -> Loaded
     if overrides:  # of the stage alone, so that the same words do for runs with and without stages
         recipe = load_recipe(values=yaml.safe_load(recipe.to_yaml()), overrides=overrides)
     parts = assemble(recipe)
-    if not isinstance(parts.task, TextTask):
-        # a batch, or for FSD's memory as many examples as it has centroids
-        least = max(recipe.train.batch_size, recipe.method.options.get("memory", 0))
-        sizes = {"train": max(_TRAINING_EXAMPLES, least), "validation": examples}
-        splits = {name: _some(parts.task.split(name), count) for name, count in sizes.items()}
-        task = dataclasses.replace(parts.task, splits=splits, dev_splits=("validation",))
-        parts = dataclasses.replace(parts, task=task)
+    # a batch, or for FSD's memory as many examples as it has centroids
+    least = max(recipe.train.batch_size, recipe.method.options.get("memory", 0))
+    task = parts.task.sample({"train": max(_TRAINING_EXAMPLES, least), "validation": examples})
+    parts = dataclasses.replace(parts, task=task)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with muted_messages():  # the run itself said what it read
         data = load_data(recipe, parts)
     return LoadedRun(run, recipe, parts, data, min(examples, len(data.splits["validation"])), device)
-
-
-def _some(split: Any, count: int) -> Any:
-    """Random rows, the same ones every time."""
-    return split.select(np.random.default_rng(0).permutation(len(split))[:count])

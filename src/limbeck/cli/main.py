@@ -147,7 +147,7 @@ def cache(
 ) -> None:
     """Run a teacher once and keep what one or more methods need of it, for any number of runs."""
     from limbeck._internal.files import readable_size
-    from limbeck.training.cache_policy import build_cache
+    from limbeck.training.cache_building import build_cache
 
     sources, overrides = recipes_and_overrides(words or [])
     flags = flags_of(data_dir, max_length, batch_size=batch_size)

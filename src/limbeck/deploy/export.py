@@ -33,7 +33,6 @@ from limbeck.recipes.recipe import TaskBlock, load_task_block
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.task import Task
-from limbeck.tasks.text import TextTask
 
 _SECONDS = 1.0  # that are spent on timing
 _BATCH_SIZE = 32
@@ -72,7 +71,7 @@ def export(
     _check_output(output, force)
     block = load_task_block(dict(task), overrides) if isinstance(task, Mapping) else task_of(model, task, overrides)
     loaded = load_task(block.name, **block.options)
-    if isinstance(loaded, TextTask):
+    if loaded.scored_by_loss:
         raise RecipeError(
             f"{model} is a language model: it gives no answers that an export could be checked by. "
             "Fine-tune it on a task first; the folder 'student' of its run is a Hugging Face folder already."

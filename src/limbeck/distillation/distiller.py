@@ -1,4 +1,4 @@
-"""Student and objective as one trainable module whose forward computes the loss."""
+"""Wrap student and objective into one trainable module whose forward computes the loss."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Teacher = Callable[[Mapping[str, Tensor], Wanted], Features]
 
 
 class Distiller(nn.Module):
-    """``Distiller(student, objective, teacher)(**batch)`` returns the loss, the logits and every term's value.
+    """Compute the loss: ``Distiller(student, objective, teacher)(**batch)`` returns it, the logits and every term.
 
     The student is captured only as far as the objective needs, and the teacher runs only if it needs it at all. Where
     no term needs the student's logits they are None, and its head is not run.
@@ -29,8 +29,6 @@ class Distiller(nn.Module):
     the backward pass. Memory is that of a part, loss and gradients are those of the whole batch: samples are related
     across parts too.
     """
-
-    micro_batch_size: int | None = None
 
     # The loss is a mean over the batch: Trainer must divide it by the accumulation steps itself.
     accepts_loss_kwargs = False
@@ -41,30 +39,44 @@ class Distiller(nn.Module):
         objective: Objective,
         teacher: Teacher | None = None,
         run_student: Callable[[Mapping[str, Tensor], Wanted], tuple[Any, Features]] | None = None,
+        micro_batch_size: int | None = None,
     ) -> None:
         super().__init__()
         self.student = student
         self.objective = objective
         self.teacher = teacher
+        self.micro_batch_size = micro_batch_size
         self.needs = objective.needs()
         self.run_student = run_student or Capture(student)
         if self.needs.teacher and teacher is None:
             raise ModelError(f"This objective ({objective}) needs a teacher, and none was given: set teacher.model.")
 
     @classmethod
-    def of(cls, method: Objective | Method, student: Any, teacher: Any | None = None) -> Distiller:
-        """The distiller of what a method returned, for these two models."""
+    def of(
+        cls,
+        method: Objective | Method,
+        student: Any,
+        teacher: Any | None = None,
+        micro_batch_size: int | None = None,
+    ) -> Distiller:
+        """Make the distiller of what a method returned, for these two models."""
         method = Method.of(method)
         if teacher is None:
-            return cls(student, method.objective)
+            return cls(student, method.objective, micro_batch_size=micro_batch_size)
         return cls(
             student,
             method.objective,
             method.make_teacher(teacher, student, method.objective) if method.make_teacher else LiveTeacher(teacher),
             method.run_student(student, teacher) if method.run_student else None,
+            micro_batch_size,
         )
 
+    def taught_by(self, teacher: Teacher) -> Distiller:
+        """Return a distiller of the same student and objective that asks another teacher."""
+        return Distiller(self.student, self.objective, teacher, self.run_student, self.micro_batch_size)
+
     def forward(self, **batch: Tensor) -> dict[str, Any]:
+        """Return ``loss``, ``logits`` and ``terms`` of a batch."""
         parts = self._parts(batch)
         # the teacher first: what it needs in passing is free again before the student's activations pile up
         teacher = Features(batch["attention_mask"].bool())

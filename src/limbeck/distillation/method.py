@@ -1,4 +1,4 @@
-"""Method: what a method brings when it changes more than the loss."""
+"""Say what a method brings when it changes more than the loss."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from limbeck.distillation.objective import Objective
 
 @dataclass(frozen=True)
 class Method:
-    """An objective and, where the training itself is another, how the student is run and who teaches.
+    """Hold an objective and, where the training itself is another, how the student is run and who teaches.
 
     Both makers are called once, with the models: ``run_student(student, teacher)`` gives what the distiller calls with
     a batch instead of ``Capture(student)``, ``make_teacher(teacher, student, objective)`` what it calls instead of
@@ -29,5 +29,5 @@ class Method:
 
     @classmethod
     def of(cls, method: Objective | Method) -> Method:
-        """Most methods are their objective."""
+        """Wrap an objective, which is all that most methods are."""
         return method if isinstance(method, Method) else cls(method)

@@ -1,4 +1,4 @@
-"""Term: one part of a loss. Objective: named, weighted terms whose ``str()`` is the equation."""
+"""Compose a loss of named, weighted terms; ``str()`` of an objective is its equation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from limbeck.models.features import Features, Needs
 
 
 class Term(nn.Module):
-    """One scalar, unweighted part of a loss; parameters it owns are trained and checkpointed, never exported.
+    """Compute one scalar, unweighted part of a loss; parameters it owns are trained, checkpointed and never exported.
 
     ``relational``: the value depends on which samples share the batch. With several processes it is then computed of
     all their samples at once; other values are means (see ``count``), and their mean over processes is taken.
@@ -28,7 +28,7 @@ class Term(nn.Module):
     passes = 0  # over the training data, by the teacher, in prepare()
 
     def needs(self) -> Needs:
-        """What must be captured on each side; it drives capture and caching."""
+        """Name what must be captured on each side; it drives capture and caching."""
         return Needs()
 
     def prepare(self, teacher: Any, batches: Iterable[Mapping[str, Tensor]], folder: Path | None = None) -> None:
@@ -38,15 +38,16 @@ class Term(nn.Module):
         """
 
     def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        """How many things the value is a mean of, as one number: the samples, unless a term says otherwise."""
+        """Count the things that the value is a mean of, as one number: the samples, unless a term says otherwise."""
         return torch.tensor(len(student.mask), device=student.mask.device)
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the value as a scalar; each kind of term defines its own."""
         raise TypeError(f"{type(self).__name__} defines no forward(student, teacher, batch).")
 
 
 class Objective(nn.Module):
-    """``Objective(task=(0.5, TaskLoss(...)), kd=(0.5, SoftLogits(...)))``.
+    """Add up weighted terms: ``Objective(task=(0.5, TaskLoss(...)), kd=(0.5, SoftLogits(...)))``.
 
     Terms of weight 0 are kept out: nothing is captured or computed for them.
     """
@@ -64,19 +65,20 @@ class Objective(nn.Module):
         return iter(cast(Iterable[Term], self.terms.values()))
 
     def needs(self) -> Needs:
+        """Join what the terms need."""
         needs = Needs()
         for term in self:
             needs = needs | term.needs()
         return needs
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The value of each term, unweighted."""
+        """Return the value of each term, unweighted."""
         if process_count() > 1:
             return self._with_others(student, teacher, batch)
         return {name: term(student, teacher, batch) for name, term in self.terms.items()}
 
     def _with_others(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same, where this process has only some of the samples: the mean over processes is that of all."""
+        """Compute the same where this process has only some samples: the mean over processes is that of all."""
         relating = [term for term in self if term.relational]
         needs = functools.reduce(operator.or_, (term.needs() for term in relating), Needs())
         all_samples = gather_all_processes(student, teacher, batch, needs) if relating else None
@@ -92,7 +94,7 @@ class Objective(nn.Module):
         return values
 
     def total(self, values: Mapping[str, Tensor]) -> Tensor:
-        """The weighted sum of the terms' values: the loss."""
+        """Return the weighted sum of the terms' values: the loss."""
         return cast(Tensor, sum(self.weights[name] * value for name, value in values.items()))
 
     @torch.no_grad()  # the teacher is only read: one that learns must not take these passes for lessons
@@ -102,5 +104,5 @@ class Objective(nn.Module):
             term.prepare(teacher, batches, folder)
 
     def __str__(self) -> str:
-        """``L = 0.5·task + 0.5·kd``"""
+        """Write the equation: ``L = 0.5·task + 0.5·kd``."""
         return "L = " + " + ".join(f"{weight:g}·{name}" for name, weight in self.weights.items())

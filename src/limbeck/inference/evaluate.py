@@ -20,10 +20,8 @@ from limbeck.runs.reader import own_task
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
 from limbeck.tasks.encode import Collator
-from limbeck.tasks.packing import Blocks, Packing
 from limbeck.tasks.submission import check_folder, write_submission
-from limbeck.tasks.task import Task, of_split
-from limbeck.tasks.text import TextTask
+from limbeck.tasks.task import Encoding, Task, named_after_split
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def evaluate(
     block = task_of(model, task, overrides)
     loaded = load_task(block.name, **block.options)
     splits = _splits(loaded, split, submission)
-    if isinstance(loaded, TextTask):
+    if loaded.scored_by_loss:
         return _evaluate_text(model, loaded, splits[0], block, batch_size)
     served = open_served(model, task=loaded)
     max_length = length_of(block, loaded, served.tokenizer, served)
@@ -71,7 +69,7 @@ def evaluate(
         logits = logits_in_order(served.logits, encoded, collate, batch_size, f"evaluate on {name}")
         if labelled:
             found = loaded.score(logits, encoded)
-            scores |= found if name == splits[0] else of_split(name, found)
+            scores |= found if name == splits[0] else named_after_split(name, found)
         if submission is not None:
             files |= loaded.submission(name, logits, encoded)
     if submission is not None:
@@ -90,12 +88,11 @@ def _splits(task: Task, split: str | None, submission: str | Path | None) -> tup
     return together
 
 
-def _evaluate_text(model: str | Path, task: TextTask, split: str, block: TaskBlock, batch_size: int) -> Evaluation:
+def _evaluate_text(model: str | Path, task: Task, split: str, block: TaskBlock, batch_size: int) -> Evaluation:
     """How well a language model predicts the tokens of the texts; their masks are the same in every call."""
     network, tokenizer = load_fine_tuned(model, task), load_tokenizer(model)
-    packing = Packing(tokenizer, length_of(block, task, tokenizer, network), family_of(network).causal, task.mask)
-    blocks = Blocks(task.split(split), packing, seed=0, shuffle=False)
-    blocks.count()
+    how = Encoding(tokenizer, length_of(block, task, tokenizer, network), causal=family_of(network).causal)
+    blocks = task.encode_all((split,), how)[split]
     batches = Batches(blocks, Collator(tokenizer, problem="language_model"), batch_size)
     distiller = Distiller.of(find_method("ft")(Pair.of(network, None, task.problem)), network)
     scores = dev_loss(distiller, batches, f"evaluate on {split}")

@@ -24,7 +24,7 @@ from limbeck.errors import LimbeckError
 from limbeck.recipes.recipe import load_recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.study.search import falls_behind
-from limbeck.training.cache_policy import cache_for_runs
+from limbeck.training.cache_building import cache_for_runs
 from limbeck.training.execute import execute
 
 # Of a student's weights: removed; kept; or needed, so that a finished run which has lost them is done again.

@@ -1,4 +1,4 @@
-"""Which examples share a batch: similar lengths, the same batches for the same seed and epoch."""
+"""Decide which examples share a batch: similar lengths, the same batches for the same seed and epoch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BATCHES_IN_A_POOL = 50
 
 
 class LengthGroupedOrder(Sampler[int]):
-    """Examples in random order, but so that each consecutive ``batch_size`` of them have similar lengths.
+    """Draw examples in random order, but so that each consecutive ``batch_size`` of them have similar lengths.
 
     The data are shuffled, cut into pools of 50 batches, sorted by length inside each pool, and the batches of the whole
     epoch are shuffled again; the incomplete batch comes last. The order depends on the seed and the epoch alone, so
@@ -50,35 +50,39 @@ class LengthGroupedOrder(Sampler[int]):
 
 
 class OwnShare:
-    """For one of several processes: its rows of each batch that they share, in even parts; of the last, maybe none.
+    """Take one process's rows of each batch that all processes share, in even parts; of the last batch maybe none.
 
-    A batch sampler of an order that can be repeated, or the rows of a stream.
+    Serves as a batch sampler over an order of examples, or over the rows of a stream.
     """
 
     batch_size = None  # parts differ in size where a batch cannot be divided
 
-    def __init__(self, order: Any, shared_batch: int, rank: int, processes: int) -> None:
+    def __init__(self, order: Any, shared_batch: int, rank: int, processes: int, drop_last: bool = False) -> None:
         self.order, self.shared_batch, self.rank, self.processes = order, shared_batch, rank, processes
+        self.drop_last = drop_last  # a batch that is not full
 
     def set_epoch(self, epoch: int) -> None:
         self.order.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return math.ceil(len(self.order) / self.shared_batch)
+        batches = len(self.order) / self.shared_batch
+        return math.floor(batches) if self.drop_last else math.ceil(batches)
 
     def __iter__(self) -> Iterator[list[Any]]:
         rest = iter(self.order)
         while batch := list(islice(rest, self.shared_batch)):
+            if self.drop_last and len(batch) < self.shared_batch:
+                return
             start, end = (len(batch) * part // self.processes for part in (self.rank, self.rank + 1))
             yield batch[start:end]
 
 
 class OwnShareOfStream(OwnShare, IterableDataset):
-    """The same, as a data set whose items are batches."""
+    """Take the same rows of a stream, as a data set whose items are batches."""
 
 
 class Batches:
-    """Every example once, as padded batches from long to short; can be iterated again and again.
+    """Iterate over every example once, as padded batches from long to short; as often as somebody likes.
 
     A stream of blocks is read in its own order.
     """

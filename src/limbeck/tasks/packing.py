@@ -1,4 +1,4 @@
-"""Blocks of text: streamed texts packed to one length, with what a language model must predict in them.
+"""Pack streamed texts into blocks of one length, with what a language model must predict in them.
 
 Encoders predict masked tokens, decoders the next token. Neither the texts nor their tokens are ever held as a whole.
 """
@@ -29,7 +29,7 @@ _SHUFFLED = 4_096  # blocks among which the next one is drawn
 
 @dataclass(frozen=True)
 class Packing:
-    """How texts become blocks of ``max_length`` tokens, and which of their tokens are predicted."""
+    """Turn texts into blocks of ``max_length`` tokens, and choose which of their tokens are predicted."""
 
     tokenizer: PreTrainedTokenizerBase
     max_length: int
@@ -47,14 +47,14 @@ class Packing:
 
     @cached_property
     def _around(self) -> tuple[list[int], list[int]]:
-        """The special tokens that the tokenizer puts before and after a text."""
+        """Return the special tokens that the tokenizer puts before and after a text."""
         bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]
         whole = self.tokenizer("a")["input_ids"]
         start = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
         return whole[:start], whole[start + len(bare) :]
 
     def blocks(self, texts: Iterable[str]) -> Iterator[list[int]]:
-        """Texts one after the other, a separator between them, cut at ``max_length``; the last block may be shorter."""
+        """Join texts by a separator and cut them at ``max_length``; the last block may be shorter."""
         before, after = self._around
         room = self.max_length - len(before) - len(after)
         separator = [i for i in (self.tokenizer.sep_token_id, self.tokenizer.eos_token_id) if i is not None][:1]
@@ -71,7 +71,7 @@ class Packing:
             yield before + left + after
 
     def example(self, block: list[int], generator: np.random.Generator) -> dict[str, Any]:
-        """Token ids and what is to be predicted at each of them."""
+        """Return token ids and what is to be predicted at each of them."""
         ids = np.asarray(block)
         if self.causal:
             labels = np.append(ids[1:], IGNORED)
@@ -80,7 +80,7 @@ class Packing:
         return {"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": labels}
 
     def _masked(self, ids: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Of the chosen tokens, 80% become the mask token, 10% a random one and 10% stay (Devlin et al., 2019)."""
+        """Mask 80% of the chosen tokens, replace 10% by random ones, and keep 10% (Devlin et al. 2019)."""
         chosen = (generator.random(len(ids)) < self.mask) & ~np.isin(ids, self.tokenizer.all_special_ids)
         fate = generator.random(len(ids))
         anything = generator.integers(len(self.tokenizer), size=len(ids))
@@ -89,7 +89,7 @@ class Packing:
 
 
 class Blocks(IterableDataset[dict[str, Any]]):
-    """The blocks of a stream of texts; what they are and their order follow from the seed and the epoch alone."""
+    """Iterate over the blocks of a stream of texts; blocks and order follow from the seed and the epoch alone."""
 
     def __init__(self, texts: Texts, packing: Packing, seed: int, *, shuffle: bool) -> None:
         self.texts, self.packing, self.seed, self.shuffle = texts, packing, seed, shuffle
@@ -122,7 +122,7 @@ class Blocks(IterableDataset[dict[str, Any]]):
             yield self.packing.example(block, np.random.default_rng([self.seed, self.epoch, index]))
 
     def _shuffled(self, blocks: Iterable[tuple[int, list[int]]]) -> Iterator[tuple[int, list[int]]]:
-        """Each next block is drawn from a buffer that the following one then enters."""
+        """Draw each next block from a buffer that the following one then enters."""
         generator = np.random.default_rng([self.seed, self.epoch])
         blocks = iter(blocks)
         buffer = list(islice(blocks, _SHUFFLED))

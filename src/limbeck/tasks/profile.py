@@ -12,7 +12,6 @@ import numpy as np
 from limbeck.metrics import entities
 from limbeck.problems import Problem
 from limbeck.tasks.task import Task
-from limbeck.tasks.text import TextTask
 
 _NAMED = 5  # labels that a line of text names
 _FEW = 5  # rows of a class that can hardly be learned
@@ -90,7 +89,7 @@ def profile(
     if max_length is None:
         max_length = task.suggest_length(tokenizer, tokenizer.model_max_length)[0]
     weights = dict(zip(task.label_names, task.class_weights, strict=True)) if task.class_weights else {}
-    if isinstance(task, TextTask):
+    if task.scored_by_loss:
         return Profile(task.name, task.problem, max_length, {}, "", weights, ())
     names = [name for name in task.splits if encoded is None or name in encoded]
     column, counted, count = _counting(task)

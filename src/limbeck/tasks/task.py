@@ -1,7 +1,8 @@
-"""Task: what a data set asks for, its splits, and how its answers are scored."""
+"""Describe what a data set asks for, hold its splits, and score answers to it."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +12,7 @@ import numpy as np
 from limbeck.errors import DataError, RecipeError
 from limbeck.metrics import METRICS
 from limbeck.problems import Problem
-from limbeck.tasks.encode import encode
+from limbeck.tasks.encode import TRAINING_COLUMNS, encode
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -23,8 +24,20 @@ _KEPT_WHOLE = 99  # percent of the training texts that the chosen length does no
 
 
 @dataclass(frozen=True)
+class Encoding:
+    """Say how the texts of a task become what a model trains on."""
+
+    tokenizer: Any
+    max_length: int
+    too_long: Literal["cut", "refuse"] = "cut"
+    causal: bool = False  # whether the model predicts the next token; plain text is masked for the others
+    seed: int = 0  # of what is drawn anew in each epoch
+    count: bool = True  # whether the length of a stream must be known, which training by epochs needs
+
+
+@dataclass(frozen=True)
 class Task:
-    """A loaded data set with everything needed to train on it and to score it.
+    """Hold a loaded data set with everything needed to train on it and to score it.
 
     Every split has the columns ``id`` (the row's position in its file), the text columns, and ``label``:
     a class index, a number, or a list of 0.0/1.0 for multi-label. Unlabelled test splits have no ``label``.
@@ -41,11 +54,11 @@ class Task:
 
     @property
     def num_labels(self) -> int:
-        """Width of the model's output: 1 for regression."""
+        """Return the width of the model's output: 1 for regression."""
         return len(self.label_names) or 1
 
     def split(self, name: str) -> Any:
-        """One split; an unknown name is an error that lists what exists."""
+        """Return one split; an unknown name is an error that lists what exists."""
         if name not in self.splits:
             known = ", ".join(self.splits)
             raise DataError(f"The task '{self.name}' has no split '{name}'. It has: {known}.")
@@ -54,31 +67,57 @@ class Task:
     def encode(
         self, split: str, tokenizer: Any, max_length: int, too_long: Literal["cut", "refuse"] = "cut"
     ) -> Dataset:
-        """A split as rows of token ids: ``id``, ``input_ids``, ``attention_mask``, ``labels`` where it has them."""
+        """Return a split as rows of token ids: ``id``, ``input_ids``, ``attention_mask`` and, if any, ``labels``."""
         return encode(self.text_columns, self.split(split), tokenizer, max_length, too_long, self.name)
 
+    def encode_all(self, names: Sequence[str], how: Encoding) -> dict[str, Any]:
+        """Return splits as models train on them; the training data keep only the columns that training reads."""
+        splits = {name: self.encode(name, how.tokenizer, how.max_length, how.too_long) for name in names}
+        if "train" in splits:
+            train = splits["train"]
+            splits["train"] = train.select_columns([name for name in train.column_names if name in TRAINING_COLUMNS])
+        return splits
+
+    @property
+    def scored_by_loss(self) -> bool:
+        """Tell whether a model is scored by its loss, because no example has an answer of its own."""
+        return False
+
+    def why_not_cached(self) -> str:
+        """Say why what a teacher computes for these data cannot be kept; empty where it can."""
+        return ""
+
+    def count_examples(self, split: str, encoded: Any) -> int:
+        """Count what a score is over: the examples, and not the windows over their texts in ``encoded``."""
+        return len(self.split(split))
+
+    def sample(self, sizes: Mapping[str, int]) -> Task:
+        """Return the task with up to so many random rows of these splits, the same ones every time."""
+        splits = {name: _random_rows(self.split(name), count) for name, count in sizes.items()}
+        return dataclasses.replace(self, splits=splits, dev_splits=("validation",))
+
     def inputs(self, rows: Mapping[str, Any]) -> list[list[str]]:
-        """What a model reads of these rows: a column of texts, or two."""
+        """Return what a model reads of these rows: a column of texts, or two."""
         return [list(rows[name]) for name in self.text_columns]
 
     def token_ids(self, rows: Mapping[str, Any], tokenizer: Any) -> list[list[int]]:
-        """The token ids of these rows, uncut."""
+        """Return the token ids of these rows, uncut."""
         encoded = tokenizer(*self.inputs(rows), padding=False, truncation=False, verbose=False)
         ids: list[list[int]] = encoded["input_ids"]
         return ids
 
     def measured(self, split: str) -> range:
-        """The rows whose texts are measured: all, or evenly spaced ones of a large split."""
+        """Choose the rows whose texts are measured: all, or evenly spaced ones of a large split."""
         size = len(self.split(split))
         return range(0, size, max(1, -(-size // _SAMPLE)))
 
     def lengths(self, split: str, tokenizer: Any) -> np.ndarray:
-        """How many tokens the measured texts of a split have."""
+        """Count the tokens of the measured texts of a split."""
         rows = self.split(split).select(self.measured(split))[:]
         return np.array([len(ids) for ids in self.token_ids(rows, tokenizer)])
 
     def suggest_length(self, tokenizer: Any, limit: int) -> tuple[int, str]:
-        """A ``max_length`` up to ``limit``, and why: a multiple of 8 that holds 99% of the training texts whole."""
+        """Suggest a ``max_length`` up to ``limit``, and say why: a multiple of 8 that cuts 1% of the texts at most."""
         lengths = self.lengths("train", tokenizer)
         most = int(np.percentile(lengths, _KEPT_WHOLE, method="higher"))
         chosen = min(-(-most // 8) * 8, limit)
@@ -88,7 +127,7 @@ class Task:
         return chosen, f"{reason}{100 * (lengths > chosen).mean():.1f}% are cut"
 
     def predictions(self, logits: Any) -> np.ndarray:
-        """Class indices (B,), numbers (B,), or a 0/1 matrix (B, labels)."""
+        """Return class indices (B,), numbers (B,), or a 0/1 matrix (B, labels)."""
         logits = np.asarray(logits)
         if self.problem == "regression":
             return _flat(logits)
@@ -97,7 +136,7 @@ class Task:
         return logits.argmax(axis=-1)
 
     def probabilities(self, logits: Any) -> np.ndarray:
-        """Softmax over classes, sigmoid per label, or the predicted number itself."""
+        """Return the softmax over classes, the sigmoid of each label, or the predicted number itself."""
         from scipy.special import expit, softmax
 
         logits = np.asarray(logits)
@@ -106,14 +145,14 @@ class Task:
         return expit(logits) if self.problem == "multi_label" else softmax(logits, axis=-1)
 
     def score(self, logits: Any, encoded: Any) -> dict[str, float]:
-        """Every official metric by its plain name, of logits for the rows of ``encoded``; the first is the main one."""
+        """Score logits for the rows of ``encoded`` by every official metric; the first is the main one."""
         predictions, labels = self.predictions(logits), np.asarray(encoded["labels"][:])
         if self.problem == "multi_label":
             labels = labels.astype(np.int64)
         return {name: METRICS[name](predictions, labels) for name in self.metrics}
 
     def majority(self, train: Any, encoded: Any) -> dict[str, float]:
-        """What somebody scores on ``encoded`` who always answers what the training data hold most (or on average).
+        """Score the answer that the training data hold most (or on average), given to every row of ``encoded``.
 
         Empty where there is no such answer.
         """
@@ -129,12 +168,12 @@ class Task:
         return self.score(np.tile(answer, (len(encoded), 1)), encoded)
 
     def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
-        """What was predicted for each example, as columns: enough to compare two models example by example."""
+        """Return what was predicted for each example, as columns: enough to compare two models example by example."""
         labels, predictions = np.asarray(encoded["labels"][:]), self.predictions(logits)
         return {"id": encoded["id"][:], "label": labels, "prediction": predictions, "logits": logits}
 
     def readable(self, logits: Any, encoded: Any) -> dict[str, Any]:
-        """Predictions for people, as columns: names instead of numbers, and how probable each label is."""
+        """Return predictions for people, as columns: names instead of numbers, and how probable each label is."""
         predicted = self.predictions(logits)
         if self.problem == "regression":
             return {"prediction": predicted}
@@ -147,35 +186,39 @@ class Task:
         return columns | {f"p({name})": probabilities[:, i] for i, name in enumerate(self.label_names)}
 
     def submission_splits(self, split: str) -> tuple[str, ...]:
-        """The splits whose predictions are submitted together with those for this one; an error where none can be."""
+        """Name the splits whose predictions are submitted with those for this one; an error where none can be."""
         raise self._not_submitted()
 
     def submission(self, split: str, logits: Any, encoded: Any) -> dict[str, str]:
-        """Files, by name, in the form that the task's official evaluation takes."""
+        """Return files, by name, in the form that the task's official evaluation takes."""
         raise self._not_submitted()
 
     def _not_submitted(self) -> RecipeError:
         return RecipeError(f"{self.name} has no official evaluation to submit to: use 'limbeck predict'.")
 
     def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
-        """How often two models predict the same (regression: how their predictions correlate)."""
+        """Measure how often two models predict the same (regression: how their predictions correlate)."""
         ours, theirs = self.predictions(logits), self.predictions(others)
         return METRICS["pearson"](ours, theirs) if self.problem == "regression" else float((ours == theirs).mean())
 
 
 def make_split(name: str, columns: Mapping[str, Sequence[Any]]) -> Dataset:
-    """An in-memory split that remembers its name, so that later messages can say which one they mean."""
+    """Make an in-memory split that remembers its name, so that later messages can say which one they mean."""
     # datasets takes a second to import, and listing tasks does not need it.
     from datasets import Dataset, NamedSplit
 
     return Dataset.from_dict(dict(columns), split=NamedSplit(name))
 
 
-def of_split(split: str, scores: Mapping[str, float]) -> dict[str, float]:
-    """Scores under names that tell the split: ``accuracy_mismatched`` of ``validation_mismatched``."""
+def named_after_split(split: str, scores: Mapping[str, float]) -> dict[str, float]:
+    """Name scores after their split: ``accuracy_mismatched`` of ``validation_mismatched``."""
     suffix = split.removeprefix("validation_").removeprefix("test_")
     return {f"{name}_{suffix}": value for name, value in scores.items()}
 
 
 def _flat(logits: np.ndarray) -> np.ndarray:
     return logits[:, 0] if logits.ndim == 2 else logits
+
+
+def _random_rows(split: Any, count: int) -> Any:
+    return split.select(np.random.default_rng(0).permutation(len(split))[:count])

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from transformers import set_seed
 
+from limbeck._internal.processes import process_count
 from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.method import Method
 from limbeck.distillation.pair import Pair
 from limbeck.errors import CacheError, ModelError, RecipeError
 from limbeck.methods import find_method
 from limbeck.models.families import blocks_of, family_of
+from limbeck.models.features import Needs
 from limbeck.models.loading import (
     check_same_tokenizer,
     checked_length,
@@ -28,17 +30,17 @@ from limbeck.models.students import check_not_deeper, from_config, keep_layers, 
 from limbeck.recipes.recipe import Recipe
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
-from limbeck.tasks.encode import TRAINING_COLUMNS, Collator
-from limbeck.tasks.packing import Blocks, Packing
-from limbeck.tasks.task import Task
-from limbeck.tasks.text import TextTask
+from limbeck.tasks.encode import Collator
+from limbeck.tasks.task import Encoding, Task
 
 logger = logging.getLogger("limbeck")
+
+HELD_OUT = "held_out"  # the split of a method that keeps a share of the training data for its teacher
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything a recipe names, loaded and checked against each other."""
+    """Hold everything that a recipe names, loaded and checked against each other."""
 
     task: Task
     tokenizer: Any
@@ -49,17 +51,27 @@ class Parts:
     max_length: int
     why_this_length: str  # empty where the recipe gives it
 
+    @property
+    def needs(self) -> Needs:
+        """Return what the objective needs captured on each side."""
+        return self.distiller.needs
+
+    def why_not_cached(self) -> str:
+        """Say why what the teacher computes cannot be kept; empty where it can."""
+        return _why_not_cached(self.task, self.method)
+
 
 @dataclass(frozen=True)
 class Data:
-    """The task's splits as the models read them."""
+    """Hold the task's splits as the models read them."""
 
     splits: dict[str, Any]  # split -> token ids, or a stream of blocks
     collate: Collator
     batch_size: int
 
-    def batches(self, split: str) -> Batches:
-        return Batches(self.splits[split], self.collate, self.batch_size)
+    def batches(self, split: str, times: int = 1) -> Batches:
+        """Return a split in batches of the recipe's size, or of so many times that size."""
+        return Batches(self.splits[split], self.collate, times * self.batch_size)
 
 
 def assemble(recipe: Recipe) -> Parts:
@@ -75,7 +87,7 @@ def assemble(recipe: Recipe) -> Parts:
 
 
 def check_stages_fit(stages: list[Recipe]) -> None:
-    """What does not fit must show now, not after hours of the first stage."""
+    """Raise what does not fit in any stage now, not after hours of the first one."""
     first = assemble(stages[0])
     for stage in stages[1:]:
         _check_later(stage, first)
@@ -102,61 +114,74 @@ def _distiller(
     function = find_method(recipe.method.name)
     pair = Pair.of(student, teacher, task.problem, task.class_weights)
     method = Method.of(function(pair, **recipe.method.options))
-    distiller = Distiller.of(method, student, teacher)
+    distiller = Distiller.of(method, student, teacher, _micro_batch_size(recipe, method))
     if no_head is not None and distiller.needs.teacher.logits:
         raise no_head
-    reason = cannot_cache(task, method)
+    reason = _why_not_cached(task, method)
     if reason and recipe.teacher is not None and recipe.teacher.cache_folder is not None:
         raise CacheError(f"{recipe.method.name}: {reason} Set teacher.cache=off.")
     return method, distiller
 
 
-def cannot_cache(task: Task, method: Method) -> str:
-    """Why what the teacher computes cannot be kept; empty where it can."""
+def _micro_batch_size(recipe: Recipe, method: Method) -> int | None:
+    """Return how many examples are in memory at once, where a step relates more than that."""
+    size, related = recipe.train.batch_size, recipe.train.relation_batch
+    if related is None:
+        return None
+    if related < size:
+        raise RecipeError(
+            f"train.relation_batch ({related}) must be at least train.batch_size ({size}), the part that is in memory."
+        )
+    if method.make_teacher is not None or method.run_student is not None:
+        raise RecipeError(
+            f"{recipe.method.name} changes its models in every pass, so a step cannot be computed in parts. "
+            "Leave train.relation_batch out."
+        )
+    return size
+
+
+def _why_not_cached(task: Task, method: Method) -> str:
     if method.make_teacher is not None:
         return "The teacher of this method learns while it teaches, so what it computed before is out of date."
-    if isinstance(task, TextTask):
-        return "The masks and blocks of plain text change with every epoch, and the teacher's features with them."
+    if reason := task.why_not_cached():
+        return reason
     if method.objective.needs().teacher.padding:
         return "This method counts padding (mask_padding=false), and a cache keeps the features of real tokens only."
     return ""
 
 
 def load_data(recipe: Recipe, parts: Parts) -> Data:
-    """The training and validation data as token ids."""
-    task, tokenizer, spec = parts.task, parts.tokenizer, recipe.task
+    """Return the training and validation data as token ids."""
     if parts.why_this_length:
         chosen = f"task.max_length: {parts.max_length} tokens"
         logger.info("%s (%s). Set it to choose another.", chosen, parts.why_this_length)
-    names = ("train", *task.dev_splits)
-    if isinstance(task, TextTask):
-        packing = Packing(tokenizer, parts.max_length, family_of(parts.student).causal, task.mask)
-        splits: dict[str, Any] = {
-            name: Blocks(task.split(name), packing, recipe.seed, shuffle=name == "train") for name in names
-        }
-        splits["validation"].count()
-        if recipe.train.options.get("max_steps", -1) <= 0:  # epochs need the length of the stream
-            splits["train"].count()
-    else:
-        splits = {name: task.encode(name, tokenizer, parts.max_length, spec.too_long) for name in names}
-        train = splits["train"]
-        splits["train"] = train.select_columns([name for name in train.column_names if name in TRAINING_COLUMNS])
+    by_epochs = recipe.train.options.get("max_steps", -1) <= 0
+    causal = family_of(parts.student).causal
+    how = Encoding(parts.tokenizer, parts.max_length, recipe.task.too_long, causal, recipe.seed, by_epochs)
+    splits = parts.task.encode_all(("train", *parts.task.dev_splits), how)
     if parts.method.held_out:
         splits |= _hold_out(splits["train"], parts.method.held_out, recipe)
-    fixed = parts.max_length if spec.padding == "max_length" else None
-    collate = Collator(tokenizer, fixed, task.problem)
+    fixed = parts.max_length if recipe.task.padding == "max_length" else None
+    collate = Collator(parts.tokenizer, fixed, parts.task.problem)
     return Data(splits, collate, recipe.train.batch_size)
 
 
+def hand_over_held_out(parts: Parts, data: Data) -> None:
+    """Give the teacher the examples that its method held out for it, if it did."""
+    if parts.method.use_held_out is not None:
+        # as many in every process as one alone would take
+        parts.method.use_held_out(parts.distiller.teacher, data.batches(HELD_OUT, times=process_count()))
+
+
 def _hold_out(train: Any, share: float, recipe: Recipe) -> dict[str, Any]:
-    """A seeded share of the training data for a teacher that is examined; never of the validation data."""
-    if isinstance(train, Blocks):
+    """Split off a seeded share of the training data; the validation data are never touched."""
+    if isinstance(train, torch.utils.data.IterableDataset):
         raise RecipeError(f"{recipe.method.name} holds out examples, which a stream of text does not allow.")
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(recipe.seed)).tolist()
     held = max(1, round(share * len(train)))
     if held >= len(train):
         raise RecipeError(f"{recipe.method.name} would hold out all {len(train)} training examples. Give it more data.")
-    return {"train": train.select(sorted(order[held:])), "quiz": train.select(sorted(order[:held]))}
+    return {"train": train.select(sorted(order[held:])), HELD_OUT: train.select(sorted(order[:held]))}
 
 
 def _tokenizer(recipe: Recipe) -> Any:
@@ -187,7 +212,7 @@ def _student(recipe: Recipe, task: Task, teacher: Any | None, tokenizer: Any) ->
 
 
 def _max_length(recipe: Recipe, task: Task, tokenizer: Any, student: Any, teacher: Any | None) -> tuple[int, str]:
-    """As the recipe says, or as the data suggest and the models can read: then with the reason."""
+    """Choose as the recipe says, or as the data suggest and the models can read: then with the reason."""
     model = min((student, student if teacher is None else teacher), key=longest_input)
     if recipe.task.max_length == "auto":
         return task.suggest_length(tokenizer, longest_input(model))

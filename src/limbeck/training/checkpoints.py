@@ -1,4 +1,4 @@
-"""Checkpoints without pickle, which notice damage: the newest whole one is found, and never a wrong one loaded."""
+"""Save and restore trainings without pickle; find the newest whole checkpoint, and never load a damaged one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import random
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from transformers.trainer_callback import TrainerCallback
 
 from limbeck._internal.processes import process_count, rank
 from limbeck._internal.tensors import load_state, load_tensors, save_state, save_tensors
@@ -26,23 +27,64 @@ from limbeck.errors import RunError
 
 logger = logging.getLogger("limbeck")
 
-_MODEL, _TRAINING = "model.safetensors", "training.safetensors"
+_MODEL, _TRAINING, _SCALER = "model.safetensors", "training.safetensors", "scaler.safetensors"
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class SafeCheckpoints(transformers.Trainer):
-    """A Trainer whose checkpoints are safetensors and JSON, whole also where FSDP divides the weights."""
+    """Train with checkpoints of safetensors and JSON, whole also where FSDP divides the weights.
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        """Student and objective in one file, tied weights once, and no pickled arguments beside it."""
-        folder = Path(output_dir or self.args.output_dir or ".")
-        folder.mkdir(parents=True, exist_ok=True)
-        save_tensors(folder / _MODEL, _once(state_dict or self.model.state_dict()))
+    Everything that a checkpoint holds is written in ``save_model``, which Trainer calls first when it saves one; what
+    it would pickle beside it is switched off by ``save_only_model``. A callback restores it.
+
+    Private methods of Trainer that are overridden here, because no public hook stands for them:
+
+    - ``_load_from_checkpoint``: Trainer's own knows no weights that are tied across a distiller, and warns about them;
+      under FSDP it looks for files of its own.
+    - ``_load_best_model``: the same at the end of a training.
+
+    Beside them ``DistillTrainer`` sets ``args._n_gpu``, for which there is no public setting.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.args.save_only_model = True
 
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
-        if resume_from_checkpoint is not None and self.is_fsdp_enabled:  # before it divides what has now its shape
-            self._load_weights(resume_from_checkpoint)
+        """Train, from a checkpoint where one is given."""
+        if resume_from_checkpoint is not None:
+            if self.is_fsdp_enabled:  # before it divides what has now its shape
+                self._load_weights(resume_from_checkpoint)
+            self.add_callback(_Restore(self, Path(resume_from_checkpoint)))
         return super().train(resume_from_checkpoint, **options)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save a checkpoint: student and objective in one file, optimiser, schedule and random numbers in others."""
+        folder = Path(output_dir or self.args.output_dir or ".")
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.is_fsdp_enabled:  # every process takes part
+            weights = self.accelerator.get_state_dict(self.model)
+            optimizer = get_optimizer_state_dict(self.model, self.optimizer.optimizer, options=_WHOLE)
+        else:
+            weights, optimizer = self.model.state_dict(), self.optimizer.state_dict()
+        if self.args.should_save:
+            save_tensors(folder / _MODEL, _without_tied(weights))
+            state = {"step": self.state.global_step, "optimizer": optimizer}
+            save_state(folder / _TRAINING, state | {"scheduler": self.lr_scheduler.state_dict()})
+            if (scaler := getattr(self.accelerator, "scaler", None)) is not None:
+                save_state(folder / _SCALER, scaler.state_dict())
+        _save_random_state(folder)
+
+    def restore(self, checkpoint: Path) -> None:
+        """Load optimiser, schedule and scaler of a checkpoint."""
+        state = load_state(checkpoint / _TRAINING)
+        if self.is_fsdp_enabled:
+            set_optimizer_state_dict(self.model, self.optimizer.optimizer, state["optimizer"], options=_WHOLE)
+        else:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.lr_scheduler.load_state_dict(state["scheduler"])
+        if (checkpoint / _SCALER).is_file():
+            self.accelerator.scaler.load_state_dict(load_state(checkpoint / _SCALER))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if not self.is_fsdp_enabled:
@@ -58,91 +100,104 @@ class SafeCheckpoints(transformers.Trainer):
         if divided:
             set_model_state_dict(self.model, dict(weights), options=_WHOLE)
         else:
-            _load(self.model, weights)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if self.is_fsdp_enabled:
-            optimizer = get_optimizer_state_dict(self.model, self.optimizer.optimizer, options=_WHOLE)
-        else:
-            optimizer = self.optimizer.state_dict()
-        if self.args.should_save:
-            state = {"step": self.state.global_step, "optimizer": optimizer}
-            save_state(Path(output_dir) / _TRAINING, state | {"scheduler": self.lr_scheduler.state_dict()})
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is None:
-            return
-        state = load_state(Path(checkpoint) / _TRAINING)
-        if self.is_fsdp_enabled:
-            set_optimizer_state_dict(self.model, self.optimizer.optimizer, state["optimizer"], options=_WHOLE)
-        else:
-            self.optimizer.load_state_dict(state["optimizer"])
-        self.lr_scheduler.load_state_dict(state["scheduler"])
-
-    def _save_scaler(self, output_dir: str) -> None:
-        scaler = getattr(self.accelerator, "scaler", None)
-        if scaler is not None and self.args.should_save:
-            save_state(Path(output_dir) / "scaler.safetensors", scaler.state_dict())
-
-    def _load_scaler(self, checkpoint: str | None) -> None:
-        file = Path(checkpoint or "") / "scaler.safetensors"
-        if checkpoint is not None and file.is_file():
-            self.accelerator.scaler.load_state_dict(load_state(file))
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        Path(output_dir).mkdir(parents=True, exist_ok=True)
-        state = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()}
-        if torch.cuda.is_available():
-            state["cuda"] = torch.cuda.get_rng_state()
-        save_state(_random(output_dir), state)
-
-    def _load_rng_state(self, checkpoint: str | None) -> None:
-        if checkpoint is None or not _random(checkpoint).is_file():  # of other processes than trained before
-            return
-        state = load_state(_random(checkpoint))
-        random.setstate(state["python"])
-        np.random.set_state(state["numpy"])
-        torch.set_rng_state(state["cpu"])
-        if torch.cuda.is_available() and "cuda" in state:
-            torch.cuda.set_rng_state(state["cuda"])
+            _load_into(self.model, weights)
 
 
-def _random(folder: str) -> Path:
-    return Path(folder) / (f"random-{rank()}.safetensors" if process_count() > 1 else "random.safetensors")
+class _Restore(TrainerCallback):
+    """Restore what a training had beside its weights, at the moments at which a training without a break had it."""
+
+    def __init__(self, trainer: SafeCheckpoints, checkpoint: Path) -> None:
+        self._trainer, self._checkpoint = trainer, checkpoint
+        self._begins, self._within_epoch = True, False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer.restore(self._checkpoint)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._begins:
+            _load_random_state(self._checkpoint)
+            self._within_epoch = not float(state.epoch).is_integer() and not args.ignore_data_skip
+            self._begins = False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._within_epoch:  # skipping the batches that were trained on has drawn numbers
+            _load_random_state(self._checkpoint)
+            self._within_epoch = False
 
 
-def _once(state: dict[str, Any]) -> dict[str, Any]:
-    """Without names of weights that stand under another name already."""
+def _save_random_state(folder: Path) -> None:
+    state = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    save_state(_random_file(folder), state)
+
+
+def _load_random_state(checkpoint: Path) -> None:
+    if not _random_file(checkpoint).is_file():  # other processes trained before
+        return
+    state = load_state(_random_file(checkpoint))
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["cpu"])
+    if torch.cuda.is_available() and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _random_file(folder: Path) -> Path:
+    return folder / (f"random-{rank()}.safetensors" if process_count() > 1 else "random.safetensors")
+
+
+def _without_tied(state: dict[str, Any]) -> dict[str, Any]:
+    """Leave out names of weights that stand under another name already."""
     kept: dict[tuple[int, Any, Any], str] = {}
     for name, tensor in state.items():
         kept.setdefault((tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride()), name)
     return {name: state[name] for name in kept.values()}
 
 
-def _load(model: Any, weights: dict[str, Any]) -> None:
+def _load_into(model: Any, weights: dict[str, Any]) -> None:
     missing, unexpected = model.load_state_dict(weights, strict=False)
-    tied = set(model.state_dict()) - set(_once(model.state_dict()))
+    tied = set(model.state_dict()) - set(_without_tied(model.state_dict()))
     if unexpected or set(missing) - tied:
         raise RunError(f"A checkpoint is of another model: {', '.join([*unexpected, *missing][:3])}.")
 
 
+class Checkpoints(NamedTuple):
+    """Name the newest whole checkpoint of a folder, and what is wrong with those that are newer."""
+
+    newest: Path | None
+    damaged: dict[Path, str]
+
+    def remove_damaged(self) -> None:
+        """Remove the checkpoints that cannot be used, with a warning for each."""
+        for folder, seen in self.damaged.items():
+            logger.warning("%s is left out: %s", folder, seen)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest whole checkpoint; incomplete ones, left by a killed process, and damaged ones are removed.
+    """Find the newest whole checkpoint."""
+    return inspect_checkpoints(folder).newest
+
+
+def inspect_checkpoints(folder: Path) -> Checkpoints:
+    """Look for the newest whole checkpoint; incomplete ones, left by a killed process, are named beside it.
 
     Trainer writes ``trainer_state.json`` after everything else and deletes older checkpoints only then.
     """
-    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
-    while checkpoints:
-        newest = checkpoints.pop()
-        seen = _wrong_with(newest)
-        if not seen:
-            return newest
-        logger.warning("%s is left out: %s", newest, seen)
-        shutil.rmtree(newest, ignore_errors=True)
-    return None
+    damaged: dict[Path, str] = {}
+    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step_of, reverse=True):
+        if not (seen := _what_is_wrong(checkpoint)):
+            return Checkpoints(checkpoint, damaged)
+        damaged[checkpoint] = seen
+    return Checkpoints(None, damaged)
 
 
-def _wrong_with(checkpoint: Path) -> str:
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def _what_is_wrong(checkpoint: Path) -> str:
     try:
         state = json.loads((checkpoint / "trainer_state.json").read_text())
         for name in {_MODEL} | {file.name for file in checkpoint.glob("*.safetensors")} - {_TRAINING}:

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from limbeck import __version__
+import limbeck
 from limbeck._internal.processes import launched_processes
 
+_SOURCE = Path(limbeck.__file__)
 VERSIONS_OF = (
     "torch",
     "transformers",
@@ -27,10 +28,10 @@ VERSIONS_OF = (
 
 
 def environment() -> dict[str, Any]:
-    """What a result may depend on; nothing about the user, the host or its variables."""
+    """Return what a result may depend on; nothing about the user, the host or its variables."""
     commit = _commit()
     return {
-        "limbeck": __version__,
+        "limbeck": limbeck.__version__,
         **({"commit": commit} if commit else {}),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
@@ -43,14 +44,14 @@ def environment() -> dict[str, Any]:
 
 @functools.cache
 def _commit() -> str:
-    """That of limbeck's own source, with ``+`` where its files have been changed since; empty outside a checkout."""
+    """Return that of limbeck's own source, with ``+`` where its files were changed since; empty outside a checkout."""
     try:
-        _git("ls-files", "--error-unmatch", __file__)  # an installed limbeck may lie in somebody else's repository
+        _git("ls-files", "--error-unmatch", str(_SOURCE))  # an installed limbeck may lie in somebody else's repository
         return _git("rev-parse", "HEAD") + ("+" if _git("status", "--porcelain", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""
 
 
 def _git(*words: str) -> str:
-    command = ["git", "-C", str(Path(__file__).parent), *words]
+    command = ["git", "-C", str(_SOURCE.parent), *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()

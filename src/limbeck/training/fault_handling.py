@@ -1,4 +1,4 @@
-"""What may go wrong while a run trains, and what is kept then: a signal, a loss that is no number, memory, disk."""
+"""Handle what may go wrong while a run trains: a signal, a loss that is no number, too little memory or disk."""
 
 from __future__ import annotations
 
@@ -21,86 +21,100 @@ from limbeck._internal.processes import process_count, sum_over_processes
 from limbeck._internal.tensors import save_tensors
 from limbeck.errors import Fault, Terminated
 
-BAD_BATCH = "bad-batch"
-
 
 class StopOnSigterm(TrainerCallback):
-    """SIGTERM, as schedulers send it before they take a machine away: a checkpoint, and out."""
+    """Save a checkpoint and stop when SIGTERM comes, as schedulers send it before they take a machine away."""
 
     def __init__(self) -> None:
-        self.told = False
-        self._before: Any = None
+        self.stop_requested = False
+        self._previous_handler: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Listen for the signal, where a thread may."""
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._hear)
+            self._previous_handler = signal.signal(signal.SIGTERM, self._request_stop)
 
-    def _hear(self, *_: Any) -> None:
-        self.told = True
+    def _request_stop(self, *_: Any) -> None:
+        self.stop_requested = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._agreed(state.global_step, args.logging_steps):
+        """Ask for a checkpoint and for the end after the step in which the signal came."""
+        if self._all_agree(state.global_step, args.logging_steps):
             control.should_save = control.should_training_stop = True
 
-    def _agreed(self, step: int, every: float) -> bool:
-        """Processes that train together must stop after the same step, so they ask each other now and then."""
+    def _all_agree(self, step: int, every: float) -> bool:
+        """Stop all processes that train together after the same step: they ask each other now and then."""
         if process_count() == 1:
-            return self.told
+            return self.stop_requested
         if step % max(1, int(every)):
             return False
-        self.told = bool(sum_over_processes(torch.tensor(float(self.told))) > 0)
-        return self.told
+        self.stop_requested = bool(sum_over_processes(torch.tensor(float(self.stop_requested))) > 0)
+        return self.stop_requested
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
-        if self.told and state.global_step < state.max_steps:
+        """Stop listening; raise where the training was cut short."""
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGTERM, self._previous_handler)
+        if self.stop_requested and state.global_step < state.max_steps:
             raise Terminated(
                 f"Told to stop (SIGTERM) after step {state.global_step} of {state.max_steps}; a checkpoint is kept. "
                 "The same command with --resume goes on from it."
             )
 
 
-class NonFiniteLossGuard:
-    """Notices a loss that is not a number before anything is saved that follows from it.
+class NonFiniteLossGuard(TrainerCallback):
+    """Raise on a loss that is not a number before anything is saved that follows from it.
 
-    The value of one step is looked at in the next, when the device has long computed it.
+    The value of one step is looked at in the next, when the device has long computed it; before a checkpoint, an
+    evaluation and the end it is looked at once.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder = folder  # for the batch that caused it
         self._last: tuple[int, Tensor, Mapping[str, Tensor], Mapping[str, Tensor]] | None = None
 
-    def see(self, step: int, loss: Tensor, terms: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> None:
+    def watch(self, step: int, loss: Tensor, terms: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> None:
+        """Remember the values of a step, and check those of the one before."""
         self.check()
         self._last = step, loss.detach(), {name: value.detach() for name, value in terms.items()}, batch
 
     def check(self) -> None:
+        """Raise a Fault if the last loss is not a number; the batch is kept beside the run."""
         last, self._last = self._last, None
         if last is None or bool(torch.isfinite(last[1])):
             return
         step, loss, terms, batch = last
-        folder = self._folder / BAD_BATCH
-        folder.mkdir(parents=True, exist_ok=True)
-        save_tensors(folder / "batch.safetensors", batch)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        save_tensors(self._folder / "batch.safetensors", batch)
         values = {name: float(value) for name, value in terms.items()}
         about = {
             "step": step + 1,
             "loss": str(float(loss)),
             "terms": {name: str(value) for name, value in values.items()},
         }
-        write_text(folder / "about.json", json.dumps(about, indent=2) + "\n")
+        write_text(self._folder / "about.json", json.dumps(about, indent=2) + "\n")
         wrong = [name for name, value in values.items() if not torch.isfinite(torch.tensor(value))]
         raise Fault(
             f"The loss of step {step + 1} is {float(loss)} ({', '.join(wrong) or 'the sum'}). "
-            f"The batch is in {folder}, and the last checkpoint before it is kept. "
+            f"The batch is in {self._folder}, and the last checkpoint before it is kept. "
             "Lower train.learning_rate, or look at what the batch holds."
         )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Check before what is about to be saved or evaluated."""
+        if control.should_save or control.should_evaluate:
+            self.check()
+
+    on_epoch_end = on_step_end
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Check the last step."""
+        self.check()
 
 
 @contextmanager
 def machine_errors_explained() -> Iterator[None]:
-    """Errors of the machine as messages that say what to change."""
+    """Turn errors of the machine into messages that say what to change."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError) as error:

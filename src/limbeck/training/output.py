@@ -17,6 +17,7 @@ from limbeck.training.environment import environment
 
 
 def check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
+    """Raise where this recipe may not be run into, or resumed in, the folder."""
     if run.path.is_file():
         raise RunError(f"{run.path} is a file; --output must be a folder.")
     if not run.path.is_dir() or all(file.name == LOCK for file in run.path.iterdir()):
@@ -39,6 +40,17 @@ def check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
         )
 
 
+def create_run(run: RunDirectory, recipe: Recipe) -> None:
+    """Make the folder of a run, with its recipe and what its results may depend on."""
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{run.path} cannot be made: {error.strerror}. Choose another --output.") from error
+    run.pruned.unlink(missing_ok=True)
+    write_text(run.recipe, recipe.to_yaml())
+    write_text(run.environment, json.dumps(environment(), indent=2) + "\n")
+
+
 def _recipe_in(run: RunDirectory) -> Any:
     try:
         return plain_yaml.load(run.recipe.read_text(encoding="utf-8"))
@@ -56,13 +68,3 @@ def _differences(ours: Any, theirs: Any, where: str = "") -> set[str]:
         return set().union(*parts)
     chosen = ours == "auto" and where.endswith("task.max_length")  # which stands for what the run chose
     return set() if ours == theirs or chosen else {f"{where} ({theirs!r} there, {ours!r} now)"}
-
-
-def create_run(run: RunDirectory, recipe: Recipe) -> None:
-    try:
-        run.path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{run.path} cannot be made: {error.strerror}. Choose another --output.") from error
-    run.pruned.unlink(missing_ok=True)
-    write_text(run.recipe, recipe.to_yaml())
-    write_text(run.environment, json.dumps(environment(), indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""A thin transformers.Trainer: length-grouped order, a mean per loss term in the log, safetensors checkpoints."""
+"""Train a distiller with transformers.Trainer: length-grouped batches, a mean per loss term in the log."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from accelerate.data_loader import prepare_data_loader
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
+from transformers.trainer_utils import seed_worker
 
 from limbeck._internal.files import write_text
 from limbeck._internal.processes import mean_over_processes, process_count, rank
 from limbeck._internal.progress import Steps, progress
 from limbeck.distillation.distiller import Distiller
+from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.batching import LengthGroupedOrder, OwnShare, OwnShareOfStream
 from limbeck.training.checkpoints import SafeCheckpoints
 from limbeck.training.fault_handling import NonFiniteLossGuard, StopOnSigterm
@@ -29,9 +31,10 @@ Stop = Callable[[Sequence[float], bool], bool]
 
 
 class DistillTrainer(SafeCheckpoints):
-    """Trains a Distiller; ``score`` returns the student's dev metrics by name.
+    """Train a Distiller; ``score`` is given the trainer and returns the student's dev metrics by name.
 
-    ``stop`` is asked after every evaluation but the last; ``stopped`` tells whether it agreed.
+    ``stop`` is asked after every evaluation but the last; ``stopped`` tells whether it agreed. The log goes to the
+    history of ``run``.
     """
 
     def __init__(
@@ -40,68 +43,72 @@ class DistillTrainer(SafeCheckpoints):
         args: transformers.TrainingArguments,
         train_dataset: Any,
         collate: Callable[[list[Any]], Any],
-        score: Callable[[], dict[str, float]],
-        history: Path,
+        score: Callable[[DistillTrainer], dict[str, float]],
+        run: RunDirectory,
         stop: Stop | None = None,
     ) -> None:
         # Several visible GPUs without a launcher would mean DataParallel, which copies the module at every step and
         # loses the teacher. One process is one device; more devices are started with accelerate or torchrun.
         if args.n_gpu > 1:
             args._n_gpu = 1
+        self._guard = NonFiniteLossGuard(run.bad_batch)
         super().__init__(
             model=distiller,
             args=args,
             train_dataset=train_dataset,
             eval_dataset=train_dataset,  # never iterated: evaluate() asks ``score``
             data_collator=collate,
-            callbacks=[_ShowProgress(), _WriteHistory(history), StopOnSigterm()],
+            # the guard after what asks for checkpoints, and before what ends the training
+            callbacks=[_ShowProgress(), _WriteHistory(run.history), self._guard, StopOnSigterm()],
         )
         self.remove_callback(PrinterCallback)
         self._score = score
         self._stop, self.stopped = stop, False
         self._sums: dict[str, Tensor] = {}
         self._batches = 0
-        self._watch = NonFiniteLossGuard(history.parent)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        # padded to one length, batches gain nothing from similar lengths, and papers drew theirs at random
-        fixed = getattr(self.data_collator, "pad_to", None)
-        lengths = [fixed or len(ids) for ids in dataset["input_ids"]]
-        return LengthGroupedOrder(lengths, self.args.train_batch_size * process_count(), self.args.seed)
 
     def get_train_dataloader(self) -> Any:
-        """With several processes, each takes its part of the batches that one process would have."""
-        if process_count() == 1:
-            return super().get_train_dataloader()
+        """Load this process's part of the batches that one process alone would have."""
         data, args = self.train_dataset, self.args
-        shared = (args.train_batch_size * process_count(), rank(), process_count())
+        shared = (args.train_batch_size * process_count(), rank(), process_count(), args.dataloader_drop_last)
         options: dict[str, Any] = {
             "collate_fn": functools.partial(_collated, self.data_collator, data),
             "num_workers": args.dataloader_num_workers,
             "pin_memory": args.dataloader_pin_memory,
+            "persistent_workers": args.dataloader_persistent_workers,
+            "prefetch_factor": args.dataloader_prefetch_factor,
         }
         if isinstance(data, IterableDataset):
             loader: Any = DataLoader(OwnShareOfStream(data, *shared), batch_size=None, **options)
         else:
-            loader = DataLoader(data, batch_sampler=OwnShare(self._get_train_sampler(), *shared), **options)
+            seed = functools.partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index)
+            batches = OwnShare(self._order(), *shared)
+            loader = DataLoader(data, batch_sampler=batches, worker_init_fn=seed, **options)
         # as one process: the parts are taken already
         return prepare_data_loader(
             loader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
         )
 
+    def _order(self) -> LengthGroupedOrder:
+        # padded to one length, batches gain nothing from similar lengths, and papers drew theirs at random
+        fixed = getattr(self.data_collator, "pad_to", None)
+        lengths = [fixed or len(ids) for ids in self.train_dataset["input_ids"]]
+        return LengthGroupedOrder(lengths, self.args.train_batch_size * process_count(), self.args.seed)
+
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
+        """Return the distiller's loss; the values of its terms are added up for the log."""
         output = model(**inputs)
         # Summed on the device and read at the next log only: reading a value waits for the device.
         for name, value in output["terms"].items():
             self._sums[name] = self._sums.get(name, torch.zeros((), device=value.device)) + value.detach()
         self._batches += 1
-        self._watch.see(self.state.global_step, output["loss"], output["terms"], inputs)
+        self._guard.watch(self.state.global_step, output["loss"], output["terms"], inputs)
         return (output["loss"], output) if return_outputs else output["loss"]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the mean of each term since the last log, over all processes."""
         if "loss" in logs and self._batches:
             totals = mean_over_processes(list(self._sums.values()))
             logs |= {
@@ -111,7 +118,8 @@ class DistillTrainer(SafeCheckpoints):
         super().log(logs, start_time)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        metrics = {f"eval_{name}": value for name, value in self._score().items()}
+        """Log the student's scores, and ask whether the rest is worth the time."""
+        metrics = {f"eval_{name}": value for name, value in self._score(self).items()}
         self.log(metrics)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         if self._stop is not None and self.state.global_step < self.state.max_steps:
@@ -122,20 +130,12 @@ class DistillTrainer(SafeCheckpoints):
         return metrics
 
     def whole_weights(self) -> dict[str, Tensor] | None:
-        """Of the distiller where FSDP has divided them, gathered for the first process; otherwise None."""
+        """Gather the distiller's weights for the first process where FSDP has divided them; otherwise None."""
         return self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
-
-    def settle(self) -> None:
-        """Raise what is wrong with the last step."""
-        self._watch.check()
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        self.settle()
-        super()._save_checkpoint(model, trial)
 
 
 def _collated(collate: Callable[[list[Any]], dict[str, Tensor]], data: Any, rows: list[Any]) -> dict[str, Tensor]:
-    """A batch, which may be empty: then of the shape that others have."""
+    """Return a batch; an empty one has the shape that others have."""
     if rows:
         return collate(rows)
     return {name: value[:0] for name, value in collate([next(iter(data))]).items()}
@@ -162,7 +162,7 @@ class _ShowProgress(TrainerCallback):
 
 
 class _WriteHistory(TrainerCallback):
-    """``history.jsonl`` is the trainer's own log, which is checkpointed: a resumed run continues it without repeats."""
+    """Write the trainer's own log, which is checkpointed: a resumed run continues it without repeats."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

@@ -18,7 +18,7 @@ def git(folder, *words):
 @pytest.fixture
 def commit_of(monkeypatch):
     def commit(file: Path) -> str:
-        monkeypatch.setattr(environment, "__file__", str(file))
+        monkeypatch.setattr(environment, "_SOURCE", file)
         environment._commit.cache_clear()
         return environment._commit()
 

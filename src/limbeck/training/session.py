@@ -1,0 +1,187 @@
+"""Train one stage of a recipe into a run directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+from typing import Any
+
+import torch
+from transformers import TrainingArguments, set_seed
+
+from limbeck._internal.files import replacing_folder, write_text
+from limbeck._internal.processes import on_rank_zero, rank, rank_zero_first
+from limbeck.distillation.distiller import Distiller
+from limbeck.distillation.feature_cache import CachedTeacher, FeatureCache
+from limbeck.errors import RecipeError
+from limbeck.metrics import SMALLER_IS_BETTER
+from limbeck.recipes.recipe import Recipe
+from limbeck.runs.directory import RunDirectory
+from limbeck.tasks.profile import profile
+from limbeck.training.assemble import Parts, assemble, hand_over_held_out, load_data
+from limbeck.training.cache_policy import automatic_cache, fill_for_run, named_cache
+from limbeck.training.checkpoints import Checkpoints, inspect_checkpoints
+from limbeck.training.fault_handling import machine_errors_explained
+from limbeck.training.output import create_run
+from limbeck.training.results import answer_validation, validation_scores, write_results
+from limbeck.training.trainer import DistillTrainer, Stop
+
+logger = logging.getLogger("limbeck")
+
+
+class TrainingSession:
+    """Train one stage: load what its recipe names, train, and write down what came of it.
+
+    Making a session writes nothing and raises what does not fit; :meth:`run` does the work. ``written`` is the recipe
+    that the run directory keeps: for the last stage that of the whole run.
+    """
+
+    def __init__(self, recipe: Recipe, run: RunDirectory, written: Recipe, stop: Stop | None = None) -> None:
+        self.recipe, self.directory, self.written, self.stop = recipe, run, written, stop
+        self.parts = assemble(recipe)
+        self.data = load_data(recipe, self.parts)
+        self.cache = named_cache(recipe, self.parts, self.data)
+        self.arguments = training_arguments(recipe, self.parts, run)
+        self._whole = self.parts  # whose weights are not divided between processes
+        self._latest: tuple[int, Any] | None = None  # the step of the last evaluation, and the student's answers
+
+    def run(self) -> None:
+        """Train, and leave a finished run directory, or a pruned one where ``stop`` said so."""
+        on_rank_zero(lambda: create_run(self.directory, self.written.settled(self.parts.max_length)))
+        started = time.monotonic()
+        with machine_errors_explained():
+            trainer = self._train()
+        steps = int(trainer.state.global_step)
+        cost = {"train_seconds": round(time.monotonic() - started, 2), "steps": steps}
+        if trainer.stopped:
+            on_rank_zero(lambda: self._prune(cost))
+        else:
+            trained = self._trained_parts(trainer)
+            on_rank_zero(lambda: self._finish(trained, steps, cost))
+
+    def describe(self, show_data: bool) -> None:
+        """Log what is trained on, and the objective as an equation."""
+        if show_data and logger.isEnabledFor(logging.INFO):
+            parts = self.parts
+            for line in profile(parts.task, parts.tokenizer, parts.max_length, self.data.splits).lines():
+                logger.info("%s", line)
+        self._describe_relations()
+        logger.info("%s", self.parts.method.objective)
+
+    def _describe_relations(self) -> None:
+        """Log that terms relate the samples of a part of a step only, where gradients are accumulated."""
+        size, parts_of_step = self.recipe.train.batch_size, self.arguments.gradient_accumulation_steps
+        relating = [name for name, term in self.parts.method.objective.terms.items() if term.relational]
+        if self.recipe.train.relation_batch is None and parts_of_step > 1 and relating:
+            logger.info(
+                "%s: among the %d samples of a part of a step, not the %d of the step. "
+                "train.relation_batch=%d (without gradient_accumulation_steps) relates them all.",
+                *(" and ".join(relating), size, size * parts_of_step, size * parts_of_step),
+            )
+
+    def _train(self) -> DistillTrainer:
+        hand_over_held_out(self.parts, self.data)
+        checkpoint = on_rank_zero(self._last_checkpoint).newest
+        cache = self.cache or automatic_cache(
+            *(self.recipe, self.parts, self.data, self.directory.teacher_cache, self.arguments.device),
+            resumed=checkpoint is not None,
+        )
+        distiller = self.parts.distiller if cache is None else self.parts.distiller.taught_by(CachedTeacher(cache))
+        trainer = self._make_trainer(distiller)
+        if trainer.is_fsdp_enabled and rank() == 0:  # which divides the weights of the parts that are trained
+            with torch.random.fork_rng():  # all processes must draw the same afterwards
+                self._whole = assemble(self.recipe)
+        self._prepare(distiller, cache, resumed=checkpoint is not None)
+        if checkpoint is not None:
+            logger.info("Resuming from %s.", checkpoint)
+        # Every random number of the training itself follows from here, however its parts were made.
+        set_seed(self.recipe.seed)
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        return trainer
+
+    def _last_checkpoint(self) -> Checkpoints:
+        found = inspect_checkpoints(self.directory.checkpoints)
+        found.remove_damaged()
+        return found
+
+    def _make_trainer(self, distiller: Distiller) -> DistillTrainer:
+        train = self.data.splits["train"]
+        try:
+            return DistillTrainer(
+                distiller, self.arguments, train, self.data.collate, self._score, self.directory, self.stop
+            )
+        except (ValueError, ImportError, RuntimeError) as error:  # what report_to asks for is not installed
+            raise RecipeError(f"train: {error}") from error
+
+    def _prepare(self, distiller: Distiller, cache: FeatureCache | None, resumed: bool) -> None:
+        """Fill the cache, and have the terms read the training data where this is no resumed run."""
+        if cache is not None:
+            fill_for_run(cache, self.parts, self.data, self.arguments.device)
+        if not resumed:
+            batches, folder = self.data.batches("train"), self.directory.prepared
+            rank_zero_first(lambda: distiller.objective.prepare(distiller.teacher, batches, folder))
+
+    def _score(self, trainer: DistillTrainer) -> dict[str, float]:
+        """Score the student on the validation data, as the trainer asks after epochs or steps."""
+        parts, step = self._trained_parts(trainer), trainer.state.global_step
+
+        def score() -> dict[str, float]:
+            answers = answer_validation(parts, self.data)
+            self._latest = step, answers
+            return validation_scores(parts, self.data, answers)
+
+        return on_rank_zero(score)
+
+    def _trained_parts(self, trainer: DistillTrainer) -> Parts:
+        """Return the parts with all of the trained weights in this process, if it is the first."""
+        if (weights := trainer.whole_weights()) is not None and rank() == 0:
+            self._whole.distiller.load_state_dict(weights)
+        return self._whole
+
+    def _finish(self, trained: Parts, steps: int, cost: dict[str, Any]) -> None:
+        run = self.directory
+        with replacing_folder(run.student) as folder:
+            trained.student.save_pretrained(folder)
+            trained.tokenizer.save_pretrained(folder)
+        shutil.rmtree(run.teacher_cache, ignore_errors=True)
+        # the best student, which may be an earlier one, was not the last to be evaluated
+        if self._latest is not None and self._latest[0] == steps and not self.arguments.load_best_model_at_end:
+            answers = self._latest[1]
+        else:
+            answers = answer_validation(trained, self.data)
+        write_results(self.recipe, trained, self.data, answers, run, cost)
+        # a single checkpoint served only to resume, and is several times the student's size
+        if self.recipe.train.options.get("save_total_limit") == 1:
+            shutil.rmtree(run.checkpoints, ignore_errors=True)
+
+    def _prune(self, cost: dict[str, Any]) -> None:
+        for folder in (self.directory.teacher_cache, self.directory.checkpoints):
+            shutil.rmtree(folder, ignore_errors=True)
+        write_text(self.directory.pruned, json.dumps(cost) + "\n")
+
+
+def training_arguments(recipe: Recipe, parts: Parts, run: RunDirectory) -> TrainingArguments:
+    """Return the recipe's train block as transformers takes it."""
+    metric = parts.task.metrics[0]
+    own = {
+        "use_cpu": not torch.accelerator.is_available(),
+        "metric_for_best_model": metric,
+        "greater_is_better": metric not in SMALLER_IS_BETTER,
+    }
+    try:
+        return TrainingArguments(
+            output_dir=str(run.checkpoints),
+            num_train_epochs=recipe.train.epochs,
+            per_device_train_batch_size=recipe.train.relation_batch or recipe.train.batch_size,
+            learning_rate=recipe.train.learning_rate,
+            seed=recipe.seed,
+            disable_tqdm=True,
+            dataloader_pin_memory=torch.cuda.is_available(),
+            remove_unused_columns=False,
+            label_names=["labels"],
+            **own | recipe.train.options,
+        )
+    except (ValueError, ImportError, RuntimeError) as error:
+        raise RecipeError(f"train: {error}") from error
