@@ -15,6 +15,7 @@ from limbeck.distillation.teachers import LiveTeacher
 from limbeck.errors import ModelError
 from limbeck.models.capture import Capture
 from limbeck.models.features import Features, Wanted
+from limbeck.protocols import Model
 
 Teacher = Callable[[Mapping[str, Tensor], Wanted], Features]
 
@@ -35,7 +36,7 @@ class Distiller(nn.Module):
 
     def __init__(
         self,
-        student: Any,
+        student: Model,
         objective: Objective,
         teacher: Teacher | None = None,
         run_student: Callable[[Mapping[str, Tensor], Wanted], tuple[Any, Features]] | None = None,
@@ -55,8 +56,8 @@ class Distiller(nn.Module):
     def of(
         cls,
         method: Objective | Method,
-        student: Any,
-        teacher: Any | None = None,
+        student: Model,
+        teacher: Model | None = None,
         micro_batch_size: int | None = None,
     ) -> Distiller:
         """Make the distiller of what a method returned, for these two models."""

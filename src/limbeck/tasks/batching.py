@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Sampler
 
+from limbeck.protocols import EncodedData
+
 _BATCHES_IN_A_POOL = 50
 
 
@@ -87,7 +89,9 @@ class Batches:
     A stream of blocks is read in its own order.
     """
 
-    def __init__(self, encoded: Any, collate: Callable[[list[Any]], dict[str, Tensor]], batch_size: int) -> None:
+    def __init__(
+        self, encoded: EncodedData, collate: Callable[[list[Any]], dict[str, Tensor]], batch_size: int
+    ) -> None:
         self.encoded, self.collate, self.batch_size = encoded, collate, batch_size
 
     @cached_property
@@ -98,7 +102,7 @@ class Batches:
 
     def __len__(self) -> int:
         if isinstance(self.encoded, IterableDataset):
-            return math.ceil(len(self.encoded) / self.batch_size)  # type: ignore[arg-type]
+            return math.ceil(len(self.encoded) / self.batch_size)
         return len(self.indices)
 
     def __getitem__(self, number: int) -> dict[str, Tensor]:

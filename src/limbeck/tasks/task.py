@@ -12,6 +12,7 @@ import numpy as np
 from limbeck.errors import DataError, RecipeError
 from limbeck.metrics import METRICS
 from limbeck.problems import Problem
+from limbeck.protocols import EncodedData, Tokenizer
 from limbeck.tasks.encode import TRAINING_COLUMNS, encode
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _KEPT_WHOLE = 99  # percent of the training texts that the chosen length does no
 class Encoding:
     """Say how the texts of a task become what a model trains on."""
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     max_length: int
     too_long: Literal["cut", "refuse"] = "cut"
     causal: bool = False  # whether the model predicts the next token; plain text is masked for the others
@@ -65,12 +66,12 @@ class Task:
         return self.splits[name]
 
     def encode(
-        self, split: str, tokenizer: Any, max_length: int, too_long: Literal["cut", "refuse"] = "cut"
+        self, split: str, tokenizer: Tokenizer, max_length: int, too_long: Literal["cut", "refuse"] = "cut"
     ) -> Dataset:
         """Return a split as rows of token ids: ``id``, ``input_ids``, ``attention_mask`` and, if any, ``labels``."""
         return encode(self.text_columns, self.split(split), tokenizer, max_length, too_long, self.name)
 
-    def encode_all(self, names: Sequence[str], how: Encoding) -> dict[str, Any]:
+    def encode_all(self, names: Sequence[str], how: Encoding) -> dict[str, EncodedData]:
         """Return splits as models train on them; the training data keep only the columns that training reads."""
         splits = {name: self.encode(name, how.tokenizer, how.max_length, how.too_long) for name in names}
         if "train" in splits:
@@ -87,7 +88,7 @@ class Task:
         """Say why what a teacher computes for these data cannot be kept; empty where it can."""
         return ""
 
-    def count_examples(self, split: str, encoded: Any) -> int:
+    def count_examples(self, split: str, encoded: EncodedData) -> int:
         """Count what a score is over: the examples, and not the windows over their texts in ``encoded``."""
         return len(self.split(split))
 
@@ -100,7 +101,7 @@ class Task:
         """Return what a model reads of these rows: a column of texts, or two."""
         return [list(rows[name]) for name in self.text_columns]
 
-    def token_ids(self, rows: Mapping[str, Any], tokenizer: Any) -> list[list[int]]:
+    def token_ids(self, rows: Mapping[str, Any], tokenizer: Tokenizer) -> list[list[int]]:
         """Return the token ids of these rows, uncut."""
         encoded = tokenizer(*self.inputs(rows), padding=False, truncation=False, verbose=False)
         ids: list[list[int]] = encoded["input_ids"]
@@ -111,12 +112,12 @@ class Task:
         size = len(self.split(split))
         return range(0, size, max(1, -(-size // _SAMPLE)))
 
-    def lengths(self, split: str, tokenizer: Any) -> np.ndarray:
+    def lengths(self, split: str, tokenizer: Tokenizer) -> np.ndarray:
         """Count the tokens of the measured texts of a split."""
         rows = self.split(split).select(self.measured(split))[:]
         return np.array([len(ids) for ids in self.token_ids(rows, tokenizer)])
 
-    def suggest_length(self, tokenizer: Any, limit: int) -> tuple[int, str]:
+    def suggest_length(self, tokenizer: Tokenizer, limit: int) -> tuple[int, str]:
         """Suggest a ``max_length`` up to ``limit``, and say why: a multiple of 8 that cuts 1% of the texts at most."""
         lengths = self.lengths("train", tokenizer)
         most = int(np.percentile(lengths, _KEPT_WHOLE, method="higher"))
@@ -144,7 +145,7 @@ class Task:
             return _flat(logits)
         return expit(logits) if self.problem == "multi_label" else softmax(logits, axis=-1)
 
-    def score(self, logits: Any, encoded: Any) -> dict[str, float]:
+    def score(self, logits: Any, encoded: EncodedData) -> dict[str, float]:
         """Score logits for the rows of ``encoded`` by every official metric; the first is the main one."""
         predictions, labels = self.predictions(logits), np.asarray(encoded["labels"][:])
         if self.problem == "multi_label":
@@ -167,7 +168,7 @@ class Task:
             answer = np.bincount(labels.astype(np.int64), minlength=self.num_labels).astype(float)
         return self.score(np.tile(answer, (len(encoded), 1)), encoded)
 
-    def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
+    def answers(self, logits: Any, encoded: EncodedData) -> dict[str, Any]:
         """Return what was predicted for each example, as columns: enough to compare two models example by example."""
         labels, predictions = np.asarray(encoded["labels"][:]), self.predictions(logits)
         return {"id": encoded["id"][:], "label": labels, "prediction": predictions, "logits": logits}

@@ -27,6 +27,7 @@ from limbeck.models.loading import (
     longest_input,
 )
 from limbeck.models.students import check_not_deeper, from_config, keep_layers, layers_to_keep
+from limbeck.protocols import EncodedData, Model, Tokenizer
 from limbeck.recipes.recipe import Recipe
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
@@ -43,9 +44,9 @@ class Parts:
     """Hold everything that a recipe names, loaded and checked against each other."""
 
     task: Task
-    tokenizer: Any
-    student: Any
-    teacher: Any | None
+    tokenizer: Tokenizer
+    student: Model
+    teacher: Model | None
     method: Method
     distiller: Distiller
     max_length: int
@@ -65,7 +66,7 @@ class Parts:
 class Data:
     """Hold the task's splits as the models read them."""
 
-    splits: dict[str, Any]  # split -> token ids, or a stream of blocks
+    splits: dict[str, EncodedData]  # token ids, or a stream of blocks
     collate: Collator
     batch_size: int
 
@@ -106,7 +107,7 @@ def _check_later(recipe: Recipe, first: Parts) -> None:
 
 
 def _distiller(
-    recipe: Recipe, task: Task, student: Any, teacher: Any | None, no_head: ModelError | None
+    recipe: Recipe, task: Task, student: Model, teacher: Model | None, no_head: ModelError | None
 ) -> tuple[Method, Distiller]:
     """Raise what does not fit; ``no_head`` is what to say if the teacher's predictions are needed and it has none."""
     if teacher is not None:
@@ -184,7 +185,7 @@ def _hold_out(train: Any, share: float, recipe: Recipe) -> dict[str, Any]:
     return {"train": train.select(sorted(order[held:])), HELD_OUT: train.select(sorted(order[:held]))}
 
 
-def _tokenizer(recipe: Recipe) -> Any:
+def _tokenizer(recipe: Recipe) -> Tokenizer:
     spec = recipe.student
     own = spec.tokenizer or spec.model or (spec.from_ if spec.from_ != "teacher" else None)
     if recipe.teacher is None:
@@ -195,7 +196,7 @@ def _tokenizer(recipe: Recipe) -> Any:
     return tokenizer
 
 
-def _student(recipe: Recipe, task: Task, teacher: Any | None, tokenizer: Any) -> Any:
+def _student(recipe: Recipe, task: Task, teacher: Model | None, tokenizer: Tokenizer) -> Model:
     spec = recipe.student
     if spec.model is not None:
         return load_for_training(spec.model, task, tokenizer)
@@ -211,7 +212,9 @@ def _student(recipe: Recipe, task: Task, teacher: Any | None, tokenizer: Any) ->
     return keep_layers(source, layers_to_keep(spec.keep or "", len(blocks_of(source))))
 
 
-def _max_length(recipe: Recipe, task: Task, tokenizer: Any, student: Any, teacher: Any | None) -> tuple[int, str]:
+def _max_length(
+    recipe: Recipe, task: Task, tokenizer: Tokenizer, student: Model, teacher: Model | None
+) -> tuple[int, str]:
     """Choose as the recipe says, or as the data suggest and the models can read: then with the reason."""
     model = min((student, student if teacher is None else teacher), key=longest_input)
     if recipe.task.max_length == "auto":
