@@ -11,7 +11,8 @@ import torch
 
 from limbeck._internal.files import readable_size
 from limbeck._internal.processes import join_processes, launched_processes, on_rank_zero, rank_zero_first
-from limbeck.distillation.feature_cache import DTYPES, VALIDATION, CachedTeacher, FeatureCache, count_numbers
+from limbeck.distillation.cache_files import VALIDATION
+from limbeck.distillation.feature_cache import DTYPES, CachedTeacher, FeatureCache, count_numbers
 from limbeck.distillation.fingerprint import fingerprint
 from limbeck.distillation.teachers import LiveTeacher
 from limbeck.errors import CacheError, LimbeckError
