@@ -7,7 +7,7 @@ from typing import Any
 
 from limbeck._internal.files import write_text
 from limbeck.inference.logits import dev_loss, predict_logits
-from limbeck.models.loading import parameters
+from limbeck.models.loading import count_parameters
 from limbeck.recipes.recipe import Recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.task import of_split
@@ -39,7 +39,7 @@ def write_results(recipe: Recipe, parts: Parts, data: Data, dev: Any, run: RunDi
         "seed": recipe.seed,
         "metric": metric,
         "score": scores[metric],
-        "parameters": parameters(parts.student),
+        "parameters": count_parameters(parts.student),
         **cost,
         # questions, not the windows over their texts
         "examples": len((data.splits if isinstance(parts.task, TextTask) else parts.task.splits)["validation"]),
@@ -70,7 +70,7 @@ def _other_scores(parts: Parts, data: Data, run: RunDirectory) -> dict[str, floa
 
 def _beside_the_teacher(recipe: Recipe, parts: Parts, data: Data, dev: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The teacher's results, and its answers to the validation data."""
-    results: dict[str, Any] = {"parameters": parameters(parts.teacher)}
+    results: dict[str, Any] = {"parameters": count_parameters(parts.teacher)}
     if isinstance(parts.task, TextTask):
         return results, {}
     validation = data.splits["validation"]

@@ -17,14 +17,8 @@ from limbeck.errors import ModelError, RecipeError
 from limbeck.inference.logits import predict_logits
 from limbeck.models.capture import logits_of, model_inputs
 from limbeck.models.families import FAMILIES, blocks_of, decides_tokens, width_of
-from limbeck.models.loading import (
-    load_fine_tuned,
-    load_for_training,
-    load_teacher,
-    load_tokenizer,
-    model_class,
-    problem_of,
-)
+from limbeck.models.heads import model_class, problem_of
+from limbeck.models.loading import load_fine_tuned, load_for_training, load_teacher, load_tokenizer
 from limbeck.models.students import keep_layers
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.spans import SpanTask
