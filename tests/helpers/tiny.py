@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoTokenizer, GPT2Tokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
-from limbeck.models.loading import model_class
+from limbeck.models.heads import model_class
 from limbeck.problems import Problem
 
 ROOT = Path(__file__).parents[2]

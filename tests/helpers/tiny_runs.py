@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from helpers.tiny import make_bpe, sentences, tiny_model, write_csv
 from limbeck import execute, load_recipe, load_task
-from limbeck.models.loading import label_config
+from limbeck.models.heads import label_config
 from limbeck.problems import Problem
 
 TRAIN = {"max_steps": 4, "batch_size": 8, "learning_rate": 3e-3, "eval_strategy": "no", "save_strategy": "no"}

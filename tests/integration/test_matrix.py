@@ -28,7 +28,7 @@ from transformers import (
 
 from limbeck import evaluate, execute, load_recipe, load_task, predict_file
 from limbeck.models.families import FAMILIES
-from limbeck.models.loading import label_config
+from limbeck.models.heads import label_config
 from limbeck.tasks import Task
 
 pytestmark = pytest.mark.usefixtures("quick_collection")

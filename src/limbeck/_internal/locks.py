@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from limbeck.errors import RunError
+
+logger = logging.getLogger("limbeck")
 
 LOCK = ".lock"
 
@@ -39,3 +43,17 @@ def locked(folder: Path) -> Iterator[None]:
         with suppress(OSError):  # not empty
             for path in missing:
                 path.rmdir()
+
+
+def wait_for_lock(folder: Path) -> AbstractContextManager[Any]:
+    """Take the exclusive lock on `folder`, which is made; wait for the process that has it, and say so.
+
+    The lock is held when this returns. It is released when the returned context ends, or with the process.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK)
+    try:
+        return lock.acquire(timeout=0)
+    except Timeout:
+        logger.info("Another process is writing %s; waiting for it.", folder)
+        return lock.acquire()

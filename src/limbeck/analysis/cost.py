@@ -17,7 +17,7 @@ from torch import Tensor
 from limbeck.analysis.loaded_run import LoadedRun
 from limbeck.errors import ModelError
 from limbeck.models.capture import model_inputs
-from limbeck.models.loading import parameters, resolve
+from limbeck.models.loading import count_parameters, resolve
 from limbeck.recipes.recipe import MethodBlock, Recipe
 from limbeck.training.assemble import Data, Parts, assemble, hand_over_held_out
 
@@ -47,7 +47,7 @@ def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
     examples, tokens = batch["input_ids"].shape
     predictions = [1000 * seconds / examples for seconds in fastest([_predict(model, batch) for model in models])]
     found: dict[str, Any] = {
-        "parameters": parameters(loaded.after),
+        "parameters": count_parameters(loaded.after),
         "trained_parameters": sum(p.numel() for p in parts.distiller.parameters() if p.requires_grad),
         "disk_bytes": weight_bytes(loaded.run.path),
         "step_milliseconds": 1000 * steps[0],
@@ -61,7 +61,7 @@ def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
         found |= {"training": steps[0] / steps[1], "inference": predictions[0] / predictions[1]}
     if recipe.teacher is not None:
         found |= {
-            "teacher_parameters": parameters(parts.teacher),
+            "teacher_parameters": count_parameters(parts.teacher),
             "teacher_disk_bytes": weight_bytes(recipe.teacher.model),
             "teacher_milliseconds": predictions[-1],
             "speedup": predictions[-1] / predictions[0],

@@ -28,7 +28,8 @@ from limbeck.inference.predict import Reading
 from limbeck.inference.served import FORMS, ONNX_FILE, PARITY_FILE, Served, TorchServed, open_served
 from limbeck.models.capture import logits_of
 from limbeck.models.families import family_of
-from limbeck.models.loading import load_tokenizer, model_class
+from limbeck.models.heads import model_class
+from limbeck.models.loading import load_tokenizer
 from limbeck.recipes.recipe import TaskBlock, load_task_block
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator

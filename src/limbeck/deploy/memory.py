@@ -45,7 +45,8 @@ def _import_libraries(model: str) -> None:
     """Their size is not the model's: a small model would seem hardly smaller than a large one."""
     import torch
 
-    from limbeck.models.loading import load_config, model_class, problem_of
+    from limbeck.models.heads import model_class, problem_of
+    from limbeck.models.loading import load_config
 
     if util.find_spec("onnxruntime"):
         import onnxruntime  # noqa: F401

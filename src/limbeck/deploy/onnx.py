@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from limbeck.errors import MissingExtra, ModelError
 from limbeck.inference.served import EXTRA, ONNX_FILE
 from limbeck.models.families import family_of
-from limbeck.models.loading import parameters
+from limbeck.models.loading import count_parameters
 
 _ROWS, _LENGTH = 2, 8  # of the batch that is traced; both are open in the file
 
@@ -78,7 +78,7 @@ def _write_float32(model: Any, inputs: Sequence[str], file: Path, form: str) -> 
                 "Other versions of torch and onnxscript may be able to; '--to hf' always works."
             ) from error
         _forget_where_it_was_made(program.model.graph)
-        program.model.metadata_props.update({"form": form, "parameters": str(parameters(model))})
+        program.model.metadata_props.update({"form": form, "parameters": str(count_parameters(model))})
         program.save(file)
 
 

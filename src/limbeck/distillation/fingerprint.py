@@ -1,4 +1,4 @@
-"""What features depend on, as short texts that differ where it differs: teacher, tokenizer, data, length."""
+"""Sum up what features depend on in short texts, which differ where it differs: teacher, tokenizer, data, length."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from limbeck._internal.tensors import tensor_bytes
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-_ROWS = 10_000
+_ROWS = 10_000  # read at a time
+# of a config: where the model lies and how it was written, not what it computes
+_ABOUT_THE_FILE = {"_name_or_path", "transformers_version", "architectures", "dtype"}
 
 
 def fingerprint(model: Any, tokenizer: Any, encoded: Dataset, max_length: int) -> dict[str, str]:
-    """Of a teacher and the data that it reads. The data are what the tokenizer made of them, with their ids."""
+    """Return a short text for the teacher, the tokenizer, the encoded data with their ids, and the length."""
     return {
-        "teacher": _of_model(model),
-        "tokenizer": _of_tokenizer(tokenizer),
-        "data": _of_data(encoded),
+        "teacher": _model_digest(model),
+        "tokenizer": _tokenizer_digest(tokenizer),
+        "data": _data_digest(encoded),
         "max_length": str(max_length),
     }
 
 
-def _of_model(model: Any) -> str:
-    config = {key: value for key, value in model.config.to_dict().items() if key not in _OF_THE_FILE}
+def _model_digest(model: Any) -> str:
+    config = {key: value for key, value in model.config.to_dict().items() if key not in _ABOUT_THE_FILE}
     digest = hashlib.sha256(_text(config))
     for name, value in sorted(model.state_dict().items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
@@ -33,11 +37,7 @@ def _of_model(model: Any) -> str:
     return digest.hexdigest()
 
 
-# where it lies and how it was written, not what it computes
-_OF_THE_FILE = {"_name_or_path", "transformers_version", "architectures", "dtype"}
-
-
-def _of_tokenizer(tokenizer: Any) -> str:
+def _tokenizer_digest(tokenizer: Any) -> str:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         parts: dict[str, Any] = {"vocabulary": tokenizer.get_vocab()}
@@ -48,10 +48,8 @@ def _of_tokenizer(tokenizer: Any) -> str:
     return hashlib.sha256(_text(parts)).hexdigest()
 
 
-def _of_data(encoded: Dataset) -> str:
-    """The token ids, masks and ids of every row, in order; labels do not matter to a teacher."""
-    import numpy as np
-
+def _data_digest(encoded: Dataset) -> str:
+    # every row in order, without labels, which do not matter to a teacher
     names = [name for name in ("id", "input_ids", "attention_mask", "token_type_ids") if name in encoded.column_names]
     digest = hashlib.sha256(_text(names))
     for table in encoded.select_columns(names).with_format("arrow").iter(batch_size=_ROWS):

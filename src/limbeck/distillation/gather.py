@@ -17,39 +17,38 @@ from limbeck.problems import IGNORED
 
 @dataclass(frozen=True)
 class RowGatherer:
-    """Brings the rows of all processes together, padded to one length, in the order of the processes."""
+    """Bring the rows of all processes together, padded to one length, in the order of the processes."""
 
     counts: list[int]  # rows of each process
     length: int  # tokens of the longest
 
     @classmethod
     def of(cls, mask: Tensor) -> RowGatherer:
-        """``mask`` (B, L) is this process's."""
+        """Learn the sizes of the other processes' batches, from this one's ``mask`` (B, L)."""
         sizes = torch.zeros(process_count(), 2, dtype=torch.long, device=mask.device)
         sizes[rank()] = torch.tensor(mask.shape)
         dist.all_reduce(sizes)
         return cls(sizes[:, 0].tolist(), int(sizes[:, 1].max()))
 
     def rows(self, rows: Tensor) -> Tensor:
-        """(n, ...) of each become (sum of n, ...), with gradients that find their way back.
-
-        A sum of what each process puts into its own places.
-        """
+        """Gather (n, ...) of each process to (sum of n, ...), with gradients that find their way back."""
+        # a sum of what each process puts into its own places
         before, after = sum(self.counts[: rank()]), sum(self.counts[rank() + 1 :])
         return sum_over_processes(F.pad(rows, (0, 0) * (rows.dim() - 1) + (before, after)))
 
     def tokens(self, rows: Tensor, fill: float = 0) -> Tensor:
-        """The same of (n, L, ...), whose L differs between processes."""
+        """Gather (n, L, ...), whose L differs between processes; shorter ones are filled up with ``fill``."""
         return self.rows(F.pad(rows, (0, 0) * (rows.dim() - 2) + (0, self.length - rows.shape[1]), value=fill))
 
     def features(self, features: Features, wanted: Wanted) -> Features:
+        """Gather the mask and what is ``wanted`` of these features."""
         found = {name: features[name] for name in wanted.names()}
         mask = self.tokens(features.mask.to(torch.uint8)).bool()
         gather = {name: self.tokens if value.dim() == 3 else self.rows for name, value in found.items()}
         return Features.named(mask, {name: gather[name](value) for name, value in found.items()})
 
     def batch(self, batch: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
-        """What losses read of a batch."""
+        """Gather what losses read of a batch: its labels, where it has any."""
         if "labels" not in batch:
             return {}
         labels = batch["labels"]
@@ -60,7 +59,7 @@ class RowGatherer:
 def gather_all_processes(
     student: Features, teacher: Features, batch: Mapping[str, Tensor], needs: Needs
 ) -> tuple[Features, Features, dict[str, Tensor]]:
-    """What terms that relate samples see: the features and labels of all processes."""
+    """Return the features and labels of all processes, for terms that relate samples."""
     everyone = RowGatherer.of(student.mask)
     return (
         everyone.features(student, needs.student),
@@ -70,7 +69,7 @@ def gather_all_processes(
 
 
 def mean_shares(counts: Tensor) -> Tensor:
-    """What each of this process's means counts for, so that the mean over processes is the mean over all.
+    """Return the factor of each of this process's means that makes the mean over processes the mean over all.
 
     ``counts`` (n,) is how many things each of n means is over.
     """

@@ -1,4 +1,4 @@
-"""What a method may know of the two models when it builds its objective."""
+"""Describe the two models to a method that builds its objective."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from limbeck.problems import Problem
 
 @dataclass(frozen=True)
 class ModelShape:
-    """One model in numbers."""
+    """Describe one model in numbers."""
 
     model_type: str
     depth: int
@@ -26,6 +26,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, model: Any) -> ModelShape:
+        """Describe a transformers model."""
         config = model.config
         return cls(
             config.model_type,
@@ -40,17 +41,17 @@ class ModelShape:
         )
 
     def heads_of(self, kind: str) -> int:
-        """How many heads the ``queries``, ``keys`` or ``values`` have."""
+        """Return how many heads the ``queries``, ``keys`` or ``values`` have."""
         return (None if kind == "queries" else self.key_heads) or self.heads
 
     def width_of(self, kind: str) -> int:
-        """How wide the ``queries``, ``keys`` or ``values`` of all heads are."""
+        """Return how wide the ``queries``, ``keys`` or ``values`` of all heads are."""
         return (self.query_width if kind == "queries" else self.key_width) or self.width
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Student and teacher, and what their heads predict. Plain fine-tuning has no teacher."""
+    """Describe student and teacher, and what their heads predict. Plain fine-tuning has no teacher."""
 
     student: ModelShape
     teacher: ModelShape | None
@@ -59,19 +60,20 @@ class Pair:
     class_weights: tuple[float, ...] | None = None  # of the task loss
 
     def require_teacher(self) -> ModelShape:
-        """The teacher, for methods that cannot do without one."""
+        """Return the teacher; raise where there is none, for methods that cannot do without."""
         if self.teacher is None:
             raise ModelError("This method needs a teacher, and none was given: set teacher.model.")
         return self.teacher
 
     @property
     def labelled(self) -> bool:
-        """Whether the task has labels beside its text, which plain text has not."""
+        """Tell whether the task has labels beside its text, which plain text has not."""
         return self.problem != "language_model"
 
     @classmethod
     def of(
         cls, student: Any, teacher: Any | None, problem: Problem, class_weights: tuple[float, ...] | None = None
     ) -> Pair:
-        of_teacher = ModelShape.of(teacher) if teacher else None
-        return cls(ModelShape.of(student), of_teacher, problem, student.config.num_labels, class_weights)
+        """Describe two transformers models."""
+        teacher_shape = ModelShape.of(teacher) if teacher else None
+        return cls(ModelShape.of(student), teacher_shape, problem, student.config.num_labels, class_weights)

@@ -1,4 +1,4 @@
-"""Maps from the student's width to the teacher's, owned by the term that needs them."""
+"""Map the student's features to the teacher's width; the maps are owned by the term that needs them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Projector(nn.Linear):
-    """A linear map without bias, so that zeros stay zeros; in its own precision under any autocast."""
+    """Map linearly without bias, so that zeros stay zeros; in its own precision under any autocast."""
 
     def __init__(self, student_width: int, teacher_width: int) -> None:
         super().__init__(student_width, teacher_width, bias=False)
@@ -18,7 +18,7 @@ class Projector(nn.Linear):
 
 
 def projector(student_width: int, teacher_width: int) -> nn.Module:
-    """A learned linear map, or the identity (no parameters) where the widths are equal.
+    """Make a linear map to be learned, or the identity (no parameters) where the widths are equal.
 
     It is optimised and checkpointed with the term that owns it and never exported with the student.
     """

@@ -1,4 +1,4 @@
-"""The teacher as a distiller calls it: ``teacher(batch, wanted) -> Features``; frozen (live, cached) or learning."""
+"""Run a teacher as a distiller calls it, ``teacher(batch, wanted) -> Features``; frozen or learning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from limbeck.models.features import Features, Wanted
 
 
 class LiveTeacher:
-    """Runs the frozen teacher on each batch. Not a module: no optimiser, checkpoint or wrapper may see its weights."""
+    """Run the frozen teacher on each batch. Not a module: no optimiser, checkpoint or wrapper may see its weights."""
 
     def __init__(self, model: Any) -> None:
         self.model = model.eval().requires_grad_(False)
@@ -30,7 +30,7 @@ class LiveTeacher:
 
 
 class LearningTeacher(nn.Module):
-    """A teacher that changes while it teaches: before each lesson it learns from the student and the batch.
+    """Run a teacher that changes while it teaches: before each lesson it learns from the student and the batch.
 
     A module, so that it moves with the distiller and its weights are checkpointed with the run. No optimiser of the
     student's sees them: they never require gradients outside of ``learn``.
@@ -41,18 +41,21 @@ class LearningTeacher(nn.Module):
         self.model = model
         self.live = LiveTeacher(model)
         # in tuples, because they are the distiller's submodules and not the teacher's
-        self._pupil, self._loss = (student,), (objective,)
+        self._student, self._objective = (student,), (objective,)
         self.capture = Capture(student)
 
     @property
     def student(self) -> Any:
-        return self._pupil[0]
+        """Return the student, which the distiller owns."""
+        return self._student[0]
 
     @property
     def objective(self) -> Objective:
-        return self._loss[0]
+        """Return the objective, which the distiller owns."""
+        return self._objective[0]
 
     def forward(self, batch: Mapping[str, Tensor], wanted: Wanted) -> Features:
+        """Learn from the batch while the student trains, then compute the features of it."""
         if self.student.training and torch.is_grad_enabled():
             # Its own random numbers: the student's dropout must not depend on whether the teacher learns.
             device = batch["input_ids"].device
@@ -65,4 +68,5 @@ class LearningTeacher(nn.Module):
         raise TypeError(f"{type(self).__name__} defines no learn(batch).")
 
     def train(self, mode: bool = True) -> LearningTeacher:
-        return super().train(False)  # it teaches without dropout
+        """Stay in evaluation mode: a teacher teaches without dropout."""
+        return super().train(False)

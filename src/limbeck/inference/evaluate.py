@@ -14,7 +14,7 @@ from limbeck.inference.logits import dev_loss, logits_in_order
 from limbeck.inference.served import open_served
 from limbeck.methods import find_method
 from limbeck.models.families import family_of
-from limbeck.models.loading import checked_length, load_fine_tuned, load_tokenizer, longest_input, parameters
+from limbeck.models.loading import checked_length, count_parameters, load_fine_tuned, load_tokenizer, longest_input
 from limbeck.recipes.recipe import TaskBlock, load_task_block
 from limbeck.runs.reader import own_task
 from limbeck.tasks import load_task
@@ -96,7 +96,7 @@ def _evaluate_text(model: str | Path, task: Task, split: str, block: TaskBlock, 
     batches = Batches(blocks, Collator(tokenizer, problem="language_model"), batch_size)
     distiller = Distiller.of(find_method("ft")(Pair.of(network, None, task.problem)), network)
     scores = dev_loss(distiller, batches, f"evaluate on {split}")
-    return Evaluation(task.name, split, len(blocks), scores, parameters(network))
+    return Evaluation(task.name, split, len(blocks), scores, count_parameters(network))
 
 
 def length_of(block: TaskBlock, task: Task, tokenizer: Any, network: Any) -> int:

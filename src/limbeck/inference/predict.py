@@ -14,7 +14,8 @@ from limbeck._internal.progress import hidden_progress, progress
 from limbeck.errors import ModelError, RecipeError
 from limbeck.inference.logits import logits_in_order
 from limbeck.inference.served import PARITY_FILE, open_served
-from limbeck.models.loading import checked_length, longest_input, problem_of
+from limbeck.models.heads import problem_of
+from limbeck.models.loading import checked_length, longest_input
 from limbeck.recipes.recipe import TaskBlock, load_task_block
 from limbeck.runs.reader import own_task
 from limbeck.tasks.encode import Collator

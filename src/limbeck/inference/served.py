@@ -12,7 +12,8 @@ from torch import Tensor
 
 from limbeck.errors import MissingExtra, ModelError
 from limbeck.inference.logits import model_logits
-from limbeck.models.loading import check_head, load_config, load_fine_tuned, load_tokenizer, parameters, resolve
+from limbeck.models.heads import check_head
+from limbeck.models.loading import count_parameters, load_config, load_fine_tuned, load_tokenizer, resolve
 
 if TYPE_CHECKING:
     from limbeck.tasks.task import Task
@@ -61,7 +62,7 @@ class TorchServed:
         self.model = load_fine_tuned(path, task).eval()
         self.config = self.model.config
         self.tokenizer = load_tokenizer(path)
-        self.parameters = parameters(self.model)
+        self.parameters = count_parameters(self.model)
         self.disk_bytes = _size(_folder_of(resolve(path)), "*.safetensors")
 
     def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:

@@ -17,7 +17,7 @@ from limbeck.models.pooling import Pooling, pool
 
 
 def model_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What this model reads of a batch, which also carries labels and may come from another family's tokenizer.
+    """Select what this model reads of a batch, which also has labels and may come from another family's tokenizer.
 
     Segment ids go only to models that have segment embeddings: GPT-2 would look them up among its words.
     """
@@ -32,7 +32,10 @@ def model_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def logits_of(output: Any) -> Tensor:
-    """(B, labels), or (B, L, labels) of a head that decides tokens; of question answering (B, L, 2): start and end."""
+    """Return the logits of a model's output.
+
+    (B, labels), or (B, L, labels) of a head that decides tokens; of question answering (B, L, 2): start and end.
+    """
     if hasattr(output, "start_logits"):
         return torch.stack((output.start_logits, output.end_logits), dim=-1)
     logits: Tensor = output.logits
@@ -40,7 +43,7 @@ def logits_of(output: Any) -> Tensor:
 
 
 class Capture:
-    """Captures hidden states and projections with hooks that live for one forward pass only.
+    """Capture hidden states and projections with hooks that live for one forward pass only.
 
     Hidden states equal those of ``output_hidden_states=True`` (the last one after the family's final norm) without
     keeping every layer alive; nothing depends on the attention implementation.

@@ -1,4 +1,4 @@
-"""Where each model family keeps its blocks and its query, key and value projections.
+"""Find the blocks of a model and its query, key and value projections, which each family keeps elsewhere.
 
 Adding a family is one entry in ``FAMILIES``; paths start at the base model (blocks, final_norm) or at a block.
 """
@@ -16,6 +16,8 @@ from limbeck.errors import ModelError
 
 @dataclass(frozen=True)
 class Family:
+    """Describe where the models of a family keep their parts, and how their attention works."""
+
     blocks: str  # the ModuleList of transformer blocks
     queries: str  # inside a block: the module whose output holds the queries
     keys: str
@@ -73,7 +75,7 @@ _PART = {"queries": 0, "keys": 1, "values": 2}
 
 
 def family_of(model: Any) -> Family:
-    """The family of a transformers model or config."""
+    """Return the family of a transformers model or config."""
     config = getattr(model, "config", model)
     try:
         return FAMILIES[config.model_type]
@@ -84,23 +86,23 @@ def family_of(model: Any) -> Family:
 
 
 def blocks_of(model: Any) -> nn.ModuleList:
-    """The transformer blocks of a model with or without a head."""
+    """Return the transformer blocks of a model with or without a head."""
     blocks: nn.ModuleList = model.base_model.get_submodule(family_of(model).blocks)
     return blocks
 
 
 def decides_tokens(model: Any) -> bool:
-    """Whether the model's head has logits for each token (tags, answers) and not for each text."""
+    """Tell whether the model's head has logits for each token (tags, answers) and not for each text."""
     return head_of(type(model).__name__) in ("TokenClassification", "QuestionAnswering")
 
 
 def head_of(class_name: str) -> str:
-    """``TokenClassification`` of ``BertForTokenClassification``; nothing of a model without a head."""
+    """Return ``TokenClassification`` of ``BertForTokenClassification``, and "" of a model without a head."""
     return class_name.partition("For")[2]
 
 
 def has_raw_scores(model: Any) -> bool:
-    """Whether q·k/√d_head is what this model's attention softmaxes."""
+    """Tell whether q·k/√d_head is what this model's attention softmaxes."""
     family = family_of(model)
     return family.raw_scores and all(
         getattr(model.config, key, value) == value for key, value in family.raw_scores_if.items()
@@ -108,12 +110,12 @@ def has_raw_scores(model: Any) -> bool:
 
 
 def projection(family: Family, kind: str, block: nn.Module) -> nn.Module:
-    """The module of a block whose output holds its ``queries``, ``keys`` or ``values``."""
+    """Return the module of a block whose output holds its ``queries``, ``keys`` or ``values``."""
     return block.get_submodule(getattr(family, kind))
 
 
 def width_of(model: Any, kind: str) -> int:
-    """How wide the ``queries``, ``keys`` or ``values`` of a layer are, or what else is kept of it.
+    """Return the width of the ``queries``, ``keys`` or ``values`` of a layer, or of what else is kept of it.
 
     Keys and values that several heads share are narrower than the queries, which need not have the model's width.
     """
@@ -127,5 +129,5 @@ def width_of(model: Any, kind: str) -> int:
 
 
 def projected(family: Family, kind: str, output: Tensor) -> Tensor:
-    """The queries, keys or values in that module's output."""
+    """Select the queries, keys or values in that module's output."""
     return output.chunk(3, dim=-1)[_PART[kind]] if family.fused else output

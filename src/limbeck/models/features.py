@@ -1,4 +1,4 @@
-"""What a model's forward pass is asked for (Needs) and what it gave (Features).
+"""Name what a forward pass is asked for (Wanted, Needs) and hold what it gave (Features).
 
 Layer 0 is the embedding output, layer i the output of block i; projections are numbered by their block, from 1.
 """
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to capture from one model: ``Wanted(logits=True, hidden=[3, 6])``. Layers are kept as sets."""
+    """Name what to capture from one model: ``Wanted(logits=True, hidden=[3, 6])``. Layers are kept as sets."""
 
     logits: bool = False
     hidden: Iterable[int] = ()
@@ -36,17 +36,17 @@ class Wanted:
             object.__setattr__(self, kind, frozenset(getattr(self, kind)))
 
     def layers(self, *kinds: str) -> Set[int]:
-        """The layers of these kinds (all kinds by default)."""
+        """Return the layers of these kinds (all kinds by default)."""
         return frozenset().union(*(cast(Set[int], getattr(self, kind)) for kind in kinds or LAYERED))
 
     def names(self) -> list[str]:
-        """Every tensor by its name: ``["logits", "hidden.3", "hidden.6"]``."""
+        """List every tensor by its name: ``["logits", "hidden.3", "hidden.6"]``."""
         layered = [f"{kind}.{layer}" for kind in LAYERED for layer in sorted(self.layers(kind))]
         return ["logits"] * self.logits + layered
 
     @classmethod
     def named(cls, names: Iterable[str]) -> Wanted:
-        """The inverse of :meth:`names`."""
+        """Turn names into what is wanted, the inverse of :meth:`names`."""
         split = [name.split(".") for name in names]
         layers: Any = {kind: [int(part[1]) for part in split if part[0] == kind] for kind in LAYERED}
         return cls(["logits"] in split, **layers)
@@ -61,7 +61,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a term wants captured on each side; needs of several terms are joined with ``|``."""
+    """Name what a term wants captured on each side; needs of several terms are joined with ``|``."""
 
     student: Wanted = Wanted()
     teacher: Wanted = Wanted()
@@ -72,7 +72,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Features:
-    """What was captured from one forward pass, and nothing that was not asked for."""
+    """Hold what was captured from one forward pass, and nothing that was not asked for."""
 
     mask: Tensor  # B L, bool: True where there is a real token
     logits: Tensor | None = None
@@ -88,14 +88,14 @@ class Features:
     )
 
     def __getitem__(self, name: str) -> Tensor:
-        """One tensor by its name, as in :meth:`Wanted.names`."""
+        """Return one tensor by its name, as in :meth:`Wanted.names`."""
         kind, _, layer = name.partition(".")
         found = getattr(self, kind)
         return cast(Tensor, found[int(layer)] if layer else found)
 
     @classmethod
     def named(cls, mask: Tensor, tensors: Mapping[str, Tensor]) -> Features:
-        """Features from tensors by name."""
+        """Make features from tensors by name."""
         layered: Any = {kind: {} for kind in LAYERED}
         for name, tensor in tensors.items():
             kind, _, layer = name.partition(".")
@@ -105,7 +105,7 @@ class Features:
 
     @classmethod
     def joined(cls, parts: Sequence[Features]) -> Features:
-        """The rows of several features of the same kinds, one after the other."""
+        """Join the rows of several features of the same kinds, one after the other."""
         if len(parts) == 1:
             return parts[0]
         names = parts[0].names()
@@ -113,14 +113,14 @@ class Features:
         return cls.named(torch.cat([part.mask for part in parts]), tensors)
 
     def names(self) -> list[str]:
-        """Of every tensor but the mask, as in :meth:`Wanted.names`."""
+        """List every tensor but the mask by its name, as in :meth:`Wanted.names`."""
         layered = [f"{kind}.{layer}" for kind in LAYERED for layer in getattr(self, kind)]
         return ["logits"] * (self.logits is not None) + layered
 
     def memoize(self, key: Hashable, other: Features, make: Callable[[], T]) -> T:
-        """A value that several terms derive from these and ``other`` features, the teacher's.
+        """Return a value that several terms derive from these and ``other`` features, the teacher's.
 
-        Made by the first term that asks, gone with the step.
+        It is made for the first term that asks, and is gone with the step.
         """
         if (key, id(other)) not in self._derived:
             self._derived[key, id(other)] = other, make()  # kept with it, so that its id stays its own

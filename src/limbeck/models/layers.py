@@ -1,4 +1,4 @@
-"""Layer maps: which student layer learns from which teacher layer, as pairs (student, teacher) counted from 1."""
+"""Map layers: which student layer learns from which teacher layer, as pairs (student, teacher) counted from 1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STRATEGIES: dict[str, Callable[[int, int], Pairs]] = {
 
 
 def layer_map(strategy: str | Sequence[Sequence[int]], student_depth: int, teacher_depth: int) -> list[tuple[int, int]]:
-    """Pairs (student layer, teacher layer) for a named strategy, or the given pairs after checking their range.
+    """Return pairs (student layer, teacher layer) of a named strategy, or the given pairs after checking their range.
 
     With depths that do not divide, ``uniform`` and ``skip`` take teacher layer ``floor(i * teacher / student)``,
     which is strictly increasing and ends at the teacher's last layer. Explicit pairs may use layer 0 (embeddings).

@@ -1,4 +1,4 @@
-"""From token features (B, L, D) to the rows that a similarity compares."""
+"""Turn token features (B, L, D) into the rows that a similarity compares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Pooling = Literal["cls", "last", "mean", "tokens", "flat"]
 
 
 def pool(hidden: Tensor, mask: Tensor, how: Pooling) -> tuple[Tensor, Tensor | None]:
-    """Rows (n, d), and which of them are real where not all are.
+    """Return rows (n, d), and which of them are real where not all are.
 
     ``cls``: the first real token, n = B. ``last``: the last real token, which a decoder's classifier reads.
     ``mean``: the mean of the real tokens. ``tokens``: every real token of the batch is a row. ``flat``: the tokens of
@@ -34,7 +34,7 @@ def pool(hidden: Tensor, mask: Tensor, how: Pooling) -> tuple[Tensor, Tensor | N
 
 
 def check_pool(method: str, how: Pooling, *allowed: Pooling) -> None:
-    """For methods that compare samples: ``pool`` must give each of them one row."""
+    """Raise where ``how`` does not give each sample one row, for methods that compare samples."""
     if how not in allowed:
         raise RecipeError(
             f"{method} compares samples, so pool must give one vector for each: {', '.join(allowed)}; seen: {how}."
@@ -42,7 +42,7 @@ def check_pool(method: str, how: Pooling, *allowed: Pooling) -> None:
 
 
 def left_aligned(mask: Tensor, *hidden: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The real tokens moved to the left, zeros behind them, and the mask that goes with them.
+    """Move the real tokens to the left, with zeros behind them; return them and the mask that goes with them.
 
     Position j then means the j-th token of a sample, whichever side the batch was padded on.
     """
@@ -51,7 +51,7 @@ def left_aligned(mask: Tensor, *hidden: Tensor) -> tuple[list[Tensor], Tensor]:
 
 
 def moved_left(mask: Tensor, *hidden: Tensor) -> tuple[list[Tensor], Tensor]:
-    """As :func:`left_aligned`, but what padding holds comes along.
+    """Move the real tokens to the left as :func:`left_aligned` does, but keep what padding holds behind them.
 
     Looks at the mask, for which it waits, and mostly finds that every sample starts with a real token already.
     """
@@ -63,7 +63,7 @@ def moved_left(mask: Tensor, *hidden: Tensor) -> tuple[list[Tensor], Tensor]:
 
 
 class _Moved(torch.autograd.Function):
-    """Each sample's tokens moved to the left by a number (B, 1) of places, around the end."""
+    """Move each sample's tokens to the left by a number (B, 1) of places, around the end."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, places: Tensor) -> Tensor:
@@ -81,5 +81,5 @@ class _Moved(torch.autograd.Function):
 
 
 def without_padding(hidden: Tensor, mask: Tensor) -> Tensor:
-    """Zeros where there is no real token."""
+    """Put zeros where there is no real token."""
     return similarity.kept(hidden, mask[..., None])

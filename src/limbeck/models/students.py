@@ -11,16 +11,16 @@ from transformers import AutoConfig
 
 from limbeck.errors import ModelError, RecipeError, unknown
 from limbeck.models.families import FAMILIES, blocks_of, family_of
+from limbeck.models.heads import model_class
 from limbeck.models.layers import layer_map
-from limbeck.models.loading import model_class
 from limbeck.problems import Problem
 
-# How ``keep`` names its choices: the teacher's side of a layer map.
+# from the names of ``keep`` to those of layer maps, whose teacher's side is kept
 _KEEP = {"first": "bottom", "last": "top", "uniform": "uniform"}
 
 
 def layers_to_keep(keep: str | Sequence[int], depth: int) -> list[int]:
-    """The blocks, counted from 1, that ``first:6``, ``last:6``, ``uniform:6`` or ``[1, 3, 5]`` keeps of ``depth``."""
+    """List the blocks, from 1 on, that ``first:6``, ``last:6``, ``uniform:6`` or ``[1, 3, 5]`` keeps of ``depth``."""
     if not isinstance(keep, str):
         layers = list(keep)
         if not layers or layers != sorted(set(layers)) or not 1 <= layers[0] <= layers[-1] <= depth:
@@ -39,7 +39,7 @@ def layers_to_keep(keep: str | Sequence[int], depth: int) -> list[int]:
 
 
 def keep_layers(source: Any, layers: Sequence[int]) -> Any:
-    """A new model of the same class with only these blocks (counted from 1) and every other weight of the source."""
+    """Make a model of the same class with only these blocks (counted from 1) and every other weight of the source."""
     config = copy.deepcopy(source.config)
     config.num_hidden_layers = len(layers)
     if getattr(config, "layer_types", None):
@@ -68,7 +68,7 @@ def keep_layers(source: Any, layers: Sequence[int]) -> Any:
 def from_config(
     changes: Mapping[str, Any], base: Any | None, problem: Problem = "classification", **inherited: Any
 ) -> Any:
-    """A randomly initialised model: ``changes`` over the config ``base``, or over a family's defaults.
+    """Make a randomly initialised model: ``changes`` over the config ``base``, or over a family's defaults.
 
     ``inherited`` (vocabulary size, special tokens, labels) is set where another family's config is started from its
     defaults.
@@ -122,9 +122,10 @@ def _derived(config: Any) -> dict[str, int]:
 
 
 def check_not_deeper(student: Any, teacher: Any) -> None:
-    deeper, depth = len(blocks_of(student)), len(blocks_of(teacher))
-    if deeper > depth:
+    """Raise where the student has more blocks than its teacher."""
+    layers, depth = len(blocks_of(student)), len(blocks_of(teacher))
+    if layers > depth:
         raise ModelError(
-            f"The student has {deeper} layers and its teacher {depth}: a student must not be deeper than its teacher. "
+            f"The student has {layers} layers and its teacher {depth}: a student must not be deeper than its teacher. "
             f"Keep fewer layers (student.keep=first:{depth}), or choose a deeper teacher."
         )

@@ -13,7 +13,8 @@ import torch
 
 from limbeck.errors import LimbeckError
 from limbeck.models.families import blocks_of
-from limbeck.models.loading import load_config, load_tokenizer, model_class, parameters
+from limbeck.models.heads import model_class
+from limbeck.models.loading import count_parameters, load_config, load_tokenizer
 from limbeck.models.students import from_config, layers_to_keep
 from limbeck.runs.directory import RunDirectory
 from limbeck.study.plan import Plan
@@ -108,7 +109,7 @@ def _student(block: str, source: str) -> _Size:
         return _size(values["model"])
     with torch.device("meta"):
         model = from_config(values["config"], load_config(source))
-    return _Size(parameters(blocks_of(model)), parameters(model))
+    return _Size(count_parameters(blocks_of(model)), count_parameters(model))
 
 
 @cache
@@ -116,7 +117,7 @@ def _size(source: str) -> _Size:
     config = load_config(source)
     with torch.device("meta"):
         model = model_class("classification", config).from_config(config)
-    return _Size(parameters(blocks_of(model)), parameters(model))
+    return _Size(count_parameters(blocks_of(model)), count_parameters(model))
 
 
 @cache

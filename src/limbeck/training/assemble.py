@@ -17,10 +17,10 @@ from limbeck.errors import CacheError, ModelError, RecipeError
 from limbeck.methods import find_method
 from limbeck.models.families import blocks_of, family_of
 from limbeck.models.features import Needs
+from limbeck.models.heads import label_config
 from limbeck.models.loading import (
     check_same_tokenizer,
     checked_length,
-    label_config,
     load_for_training,
     load_teacher,
     load_tokenizer,

@@ -15,7 +15,7 @@ from limbeck.distillation.fingerprint import fingerprint
 from limbeck.distillation.teachers import LiveTeacher
 from limbeck.models.families import blocks_of
 from limbeck.models.features import Wanted
-from limbeck.models.loading import parameters
+from limbeck.models.loading import count_parameters
 from limbeck.recipes.recipe import Recipe
 from limbeck.training.assemble import Data, Parts
 
@@ -91,7 +91,7 @@ def pays(
     lengths = [len(ids) for ids in data.splits["train"]["input_ids"]]
     numbers = count_numbers(parts.teacher, wanted.names(), len(lengths), sum(lengths))
     needed = numbers * DTYPES[recipe.teacher.cache_dtype].itemsize
-    live = 2 * parameters(blocks_of(parts.teacher)) * sum(lengths) / _FLOPS[kind]
+    live = 2 * count_parameters(blocks_of(parts.teacher)) * sum(lengths) / _FLOPS[kind]
     saved = (passes - 1) * live - passes * needed / _BYTES_READ[kind] - needed / _BYTES_WRITTEN
     existing = next(parent for parent in folder.absolute().parents if parent.exists())
     if saved < _WORTH_SECONDS or needed > _SHARE_OF_FREE_DISK * shutil.disk_usage(existing).free:

@@ -7,7 +7,7 @@ from typing import Any
 
 from limbeck._internal.files import write_text
 from limbeck.inference.logits import dev_loss, predict_logits
-from limbeck.models.loading import parameters
+from limbeck.models.loading import count_parameters
 from limbeck.recipes.recipe import Recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.task import named_after_split
@@ -43,7 +43,7 @@ def write_results(
         "seed": recipe.seed,
         "metric": metric,
         "score": scores[metric],
-        "parameters": parameters(parts.student),
+        "parameters": count_parameters(parts.student),
         **cost,
         "examples": task.count_examples("validation", validation),
         "metrics": scores | _other_scores(parts, data, run),
@@ -72,7 +72,7 @@ def _other_scores(parts: Parts, data: Data, run: RunDirectory) -> dict[str, floa
 
 def _teacher_results(recipe: Recipe, parts: Parts, data: Data, answers: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the teacher's results, and its answers to the validation data."""
-    results: dict[str, Any] = {"parameters": parameters(parts.teacher)}
+    results: dict[str, Any] = {"parameters": count_parameters(parts.teacher)}
     if parts.task.scored_by_loss:
         return results, {}
     validation = data.splits["validation"]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from limbeck.distillation.feature_cache import VALIDATION, FeatureCache
+from limbeck.distillation.cache_files import VALIDATION
+from limbeck.distillation.feature_cache import FeatureCache
 from limbeck.distillation.teachers import LiveTeacher
 from limbeck.errors import CacheError
 from limbeck.inference.logits import predict_logits

@@ -1,4 +1,4 @@
-"""The cache of a teacher's features: what is read is what the teacher computes, and nothing wrong is ever read."""
+"""Test the cache of a teacher's features: what is read is what the teacher computes, and nothing wrong is ever read."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ IDS = [40, 3, 2**40, 7, 11, 1000, 0, 12, 5, 6, 999]  # neither sorted nor row nu
 
 
 def data(lengths=LENGTHS, ids=None, seed=0):
-    """Encoded rows of random tokens, as ``encode`` makes them."""
+    """Make encoded rows of random tokens, as ``encode`` makes them."""
     generator = torch.Generator().manual_seed(seed)
     rows = [torch.randint(5, VOCAB, (length,), generator=generator).tolist() for length in lengths]
     columns = {
@@ -65,7 +65,7 @@ def padding(tokenizer, side):
 
 
 class Counted(LiveTeacher):
-    """A live teacher that notes what it was run for."""
+    """Run a live teacher, and note what it was run for."""
 
     def __init__(self, model, fails_after=None):
         super().__init__(model)
@@ -83,7 +83,7 @@ class Counted(LiveTeacher):
 
     @property
     def computed(self):
-        """How often each tensor of each example was computed."""
+        """Count how often each tensor of each example was computed."""
         return Counter((name, i) for ids, wanted in self.calls for name in names(wanted) for i in ids)
 
 
@@ -99,7 +99,7 @@ def tensors(features):
 
 
 def assert_reads(teacher, model, batch, wanted=EVERYTHING, rtol=0.0, atol=1e-6):
-    """What ``teacher`` reads for the batch is what the model computes for it, and 0 at padding."""
+    """Assert that what ``teacher`` reads for the batch is what the model computes for it, and 0 at padding."""
     with torch.no_grad():
         found, expected = teacher(batch, wanted), LiveTeacher(model)(batch, wanted)
     mask = batch["attention_mask"].bool()
@@ -121,7 +121,7 @@ def batch_of(encoded, collate, rows):
 
 
 class Setting:
-    """A model, data and a folder, and the cache between them."""
+    """Hold a model, data and a folder, and open the cache between them."""
 
     def __init__(self, folder, model, tokenizer, encoded, max_length=16, dtype="float32"):
         self.folder, self.model, self.tokenizer, self.encoded = folder, model.eval(), tokenizer, encoded
@@ -134,7 +134,7 @@ class Setting:
         return FeatureCache(self.folder, self.encoded, self.print(), dtype=self.dtype)
 
     def fill(self, wanted=EVERYTHING, teacher=None):
-        """Opened anew, as by another run; returns the cache and what the teacher had to do."""
+        """Open the cache anew, as another run does, and fill it; return it and the teacher, which notes its work."""
         cache, teacher = self.open(), teacher or Counted(self.model)
         cache.fill(teacher, self.collate, 3, wanted)
         return cache, teacher
@@ -151,7 +151,7 @@ class Setting:
 
 
 def contents(folder):
-    """Every file with its bytes and time, except for a lock, which need not be empty or old."""
+    """Read every file with its bytes and time, except for a lock, which need not be empty or old."""
     return {
         path.name: (path.read_bytes(), path.stat().st_mtime_ns)
         for path in folder.iterdir()
@@ -281,7 +281,7 @@ def test_the_estimate_is_the_size(dtype, size, setting):
 
 
 def test_what_is_read_belongs_to_the_reader(setting):
-    """Features can be changed in place without a trace in the cache, also where no padding forces a copy."""
+    """Change features in place, without a trace in the cache, also where no padding forces a copy."""
     cache, _ = setting.fill()
     before = contents(setting.folder)
     read = CachedTeacher(cache)
@@ -337,7 +337,7 @@ def test_after_a_failure_nothing_half_filled_is_read(setting):
 
 
 def test_two_examples_with_one_id_are_refused(setting):
-    """Which of them is meant cannot be told; they must not be mistaken for each other."""
+    """Refuse what cannot be told apart, rather than mistake one for the other."""
     at = setting.changed(encoded=data((5, 5, 5), ids=[1, 2, 1]))
     with pytest.raises(CacheError, match=r"\b1\b"):
         at.fill()
@@ -426,7 +426,7 @@ def test_a_text_longer_than_a_shard(tmp_path, tokenizer, monkeypatch):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, tokenizer):
-    """A complete cache, and that of another teacher for the same data."""
+    """Build a complete cache, and that of another teacher for the same data."""
     folder = tmp_path_factory.mktemp("caches")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache_module, "TOKENS_IN_A_SHARD", 20)
@@ -464,7 +464,7 @@ def exchange(one, other):
 
 
 def in_metadata(file, key):
-    """The place of the value of ``key`` in the file's header."""
+    """Find the place of the value of ``key`` in the file's header."""
     content = file.read_bytes()
     return content.index(b'"', content.index(f'"{key}"'.encode()) + len(key) + 2) + 1
 
@@ -586,7 +586,7 @@ def other_config(at):
 
 
 def other_tokenizer(at, folder):
-    """Another meaning of ids that the data do not hold; the data stay the same, id for id."""
+    """Give another meaning to ids that the data do not hold; the data stay the same, id for id."""
     make_wordpiece([" ".join([*WORDS[:-1], "quartz"])], folder, vocab_size=VOCAB)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert tokenizer.get_vocab() != at.tokenizer.get_vocab()
@@ -647,7 +647,7 @@ def test_a_cache_of_something_else_is_refused_and_left_alone(kind, copied, tmp_p
 
 
 def test_the_same_teacher_is_known_again(copied, tmp_path):
-    """Another copy in another place, a tokenizer that has been used, a model that has been moved and trained with."""
+    """Take another copy in another place, a tokenizer that has been used, a model that has been trained with."""
     copied.model.save_pretrained(tmp_path / "elsewhere" / "teacher")
     copied.tokenizer.save_pretrained(tmp_path / "elsewhere" / "teacher")
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "elsewhere" / "teacher")
@@ -671,7 +671,7 @@ def test_a_folder_that_holds_other_files(setting):
 
 
 def test_a_folder_that_holds_other_folders(setting):
-    """Somebody's runs, for example."""
+    """Find somebody's runs there, for example."""
     (setting.folder / "runs" / "first").mkdir(parents=True)
     (setting.folder / "runs" / "first" / "recipe.yaml").write_text("mine")
     with pytest.raises(CacheError, match="cache"):
@@ -737,7 +737,7 @@ def test_temporary_leftovers_are_removed(copied):
 
 
 def test_killed_while_the_manifest_was_written(setting):
-    """Nothing but a temporary file is there: this is no folder of somebody else's."""
+    """Find nothing but a temporary file, which is no folder of somebody else's."""
     setting.folder.mkdir()
     (setting.folder / ".manifest-x7y8z9.json").write_text('{"fing')
     setting.assert_right(setting.fill()[0])
@@ -782,7 +782,7 @@ def test_a_folder_that_cannot_be_made(setting):
 
 
 def test_no_space_left_while_writing(setting, monkeypatch):
-    """The disk fills up in the middle of a file."""
+    """Fill the disk up in the middle of a file."""
     real, written = Path.write_bytes, []
 
     def write(path, content):

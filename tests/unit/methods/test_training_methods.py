@@ -347,7 +347,7 @@ def test_what_the_teacher_has_learnt_is_checkpointed():
     other.load_state_dict(state)
     assert same(weights(other.teacher.model), weights(teacher)) and other.teacher.lessons == 1
     # nothing is registered twice, and the optimiser sees the student only
-    assert not any(name.startswith(("teacher.student", "teacher._pupil", "run_student")) for name in state)
+    assert not any(name.startswith(("teacher.student", "teacher._student", "run_student")) for name in state)
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert trained and all(name.startswith("student.") for name in trained)
 

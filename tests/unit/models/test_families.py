@@ -1,4 +1,4 @@
-"""What differs from family to family: names of weights, widths of projections, padding, heads."""
+"""Test what differs from family to family: names of weights, widths of projections, padding, heads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,8 @@ from limbeck.errors import ModelError, RecipeError
 from limbeck.inference.logits import predict_logits
 from limbeck.models.capture import logits_of, model_inputs
 from limbeck.models.families import FAMILIES, blocks_of, decides_tokens, width_of
-from limbeck.models.loading import (
-    load_fine_tuned,
-    load_for_training,
-    load_teacher,
-    load_tokenizer,
-    model_class,
-    problem_of,
-)
+from limbeck.models.heads import model_class, problem_of
+from limbeck.models.loading import load_fine_tuned, load_for_training, load_teacher, load_tokenizer
 from limbeck.models.students import keep_layers
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.spans import SpanTask
@@ -68,7 +62,7 @@ def test_features_of_every_head(family, problem):
 @pytest.mark.parametrize("source", ["base", "language_model", "classification", "span"])
 @pytest.mark.parametrize("family", SIZES)
 def test_every_head_goes_on_from_any_checkpoint(family, source, tokenizer, tmp_path):
-    """All weights of the base model are the file's, and a model that is saved loads again as it is."""
+    """Take all weights of the base model from the file, and load a saved model again as it is."""
     if source == "base":
         saved = AutoModel.from_config(tiny_model(family, num_labels=5).config).eval()
     else:
@@ -149,7 +143,7 @@ def test_padding_that_the_model_has_no_embedding_for(family, tmp_path):
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("family", DECODERS)
 def test_a_classifier_reads_the_last_token_that_is_no_padding(family, side, tmp_path):
-    """Its config says nothing of padding, as those of most decoders."""
+    """Start from a config that says nothing of padding, as those of most decoders."""
     folder = make_bpe(tmp_path / "model", STYLES[family])
     size, end = len(AutoTokenizer.from_pretrained(folder)), STYLES[family] == "llama"
     tiny_model(family, vocab_size=size, pad_token_id=None, eos_token_id=int(end)).save_pretrained(folder)
@@ -196,7 +190,7 @@ def test_the_side_of_the_padding_changes_neither_losses_nor_predictions(family, 
 
 
 class Rows(list):
-    """As a data set: a row by number, a column by name."""
+    """Stand in for a data set: a row by number, a column by name."""
 
     def __getitem__(self, key):
         return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
@@ -236,7 +230,7 @@ def test_a_checkpoint_of_half_the_size_is_trained_in_full(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])
 def test_relations_of_keys_and_values_that_heads_share(family):
-    """6 heads of 8 share 2 heads of keys, whose 16 numbers do not divide by 6."""
+    """Let 6 heads of 8 share 2 heads of keys, whose 16 numbers do not divide by 6."""
     sizes = {"hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8}
     teacher = tiny_model(family, **sizes).eval()
     student = keep_layers(teacher, [1, 2]).eval()

@@ -1,0 +1,106 @@
+"""Choose the head that answers a problem, describe its labels in the config, and check that it fits a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from limbeck.errors import ModelError
+from limbeck.models.families import family_of, head_of
+from limbeck.problems import Problem
+from limbeck.tasks.task import Task
+
+PROBLEM_TYPE: dict[Problem, str] = {
+    "classification": "single_label_classification",
+    "regression": "regression",
+    "multi_label": "multi_label_classification",
+}
+_PROBLEM_OF_HEAD: dict[str, Problem] = {  # of a text's head, its config says more
+    "SequenceClassification": "classification",
+    "TokenClassification": "tokens",
+    "QuestionAnswering": "span",
+}
+
+
+def model_class(problem: Problem, config: Any) -> Any:
+    """Return the transformers class whose head answers the problem; a language model's follows from its family."""
+    if problem == "language_model":
+        return AutoModelForCausalLM if family_of(config).causal else AutoModelForMaskedLM
+    heads = {"tokens": AutoModelForTokenClassification, "span": AutoModelForQuestionAnswering}
+    return heads.get(problem, AutoModelForSequenceClassification)
+
+
+def problem_of(config: Any) -> Problem:
+    """Tell from its config which problem the head of a saved model answers."""
+    problem = _PROBLEM_OF_HEAD.get(_saved_head(config), "classification")
+    if problem != "classification":
+        return problem
+    kinds: dict[str, Problem] = {name: problem for problem, name in PROBLEM_TYPE.items()}
+    return kinds.get(config.problem_type, "regression" if config.num_labels == 1 else "classification")
+
+
+def other_saved_head(model: Any) -> str | None:
+    """Name the head that the checkpoint of a loaded model has, where it is none of the model's kind.
+
+    Its weights may have been taken all the same: BERT's heads of texts and of tokens are named alike.
+    """
+    saved = _saved_head(model.config)
+    return saved if saved in _PROBLEM_OF_HEAD and saved != head_of(type(model).__name__) else None
+
+
+def _saved_head(config: Any) -> str:
+    return head_of((config.architectures or [""])[0])
+
+
+def label_config(task: Task) -> dict[str, Any]:
+    """Return the entries of a model's config that describe the task's labels, kept in every exported model."""
+    if task.problem == "language_model":
+        return {}
+    names = ("start", "end") if task.problem == "span" else task.label_names or ("score",)
+    return {
+        "problem_type": PROBLEM_TYPE.get(task.problem),
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: index for index, name in enumerate(names)},
+    }
+
+
+def check_head(source: str | Path, config: Any, task: Task) -> None:
+    """Raise where a model with this config does not answer what the task asks."""
+    if (answers := problem_of(config)) != task.problem:
+        raise ModelError(f"{source} answers a problem of the kind '{answers}', but {task.name} is '{task.problem}'.")
+    if task.label_names:
+        check_labels(source, config, task)
+
+
+def check_labels(source: str | Path, config: Any, task: Task) -> None:
+    """Raise where a model with this config predicts other labels than the task has."""
+    if config.num_labels != task.num_labels:
+        raise ModelError(
+            f"{source} predicts {config.num_labels} labels, but {task.name} has {task.num_labels}: "
+            f"it was fine-tuned for another task. Run: limbeck finetune {task.name} --model ..."
+        )
+    seen = tuple(config.id2label[index] for index in range(config.num_labels))
+    generic = tuple(f"LABEL_{index}" for index in range(config.num_labels))
+    if seen not in (generic, task.label_names):
+        raise ModelError(
+            f"{source} predicts the labels {', '.join(seen)}, but {task.name} has {', '.join(task.label_names)} in "
+            f"this order: it was fine-tuned for another task. Run: limbeck finetune {task.name} --model ..."
+        )
+
+
+def no_trained_head(source: str | Path, missing: list[str], task: Task | None) -> ModelError:
+    """Make the error to raise where a checkpoint lacks the weights of the head."""
+    kinds = {"language_model": "language modelling", "tokens": "token classification", "span": "question answering"}
+    kind = kinds.get(task.problem, "classification") if task is not None else "classification"
+    return ModelError(
+        f"{source} has no trained {kind} head (missing: {', '.join(missing[:3])}). "
+        f"Fine-tune it first: limbeck finetune {task.name if task else 'TASK'} --model {source}"
+    )
