@@ -20,9 +20,9 @@ from torch import Tensor
 from evidence.tables import BASELINES
 from limbeck._internal.files import write_text
 from limbeck.analysis.loaded_run import LoadedRun, load_run
-from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.objective import Objective, Term
+from limbeck.runs.directory import StudyDirectory
 from limbeck.runs.files import read_mapping
 
 FILE = "dev_terms.json"
@@ -58,7 +58,7 @@ def measure(opened: LoadedRun, students: dict[str, LoadedRun], folder: Path) -> 
 def first_runs(study: Path) -> dict[str, dict[str, Path]]:
     """By task and label: the run of the first reported seed."""
     runs: dict[str, dict[str, Path]] = defaultdict(dict)
-    for entry in read_mapping(study / STUDY_RESULTS)["entries"]:
+    for entry in read_mapping(StudyDirectory(study).results)["entries"]:
         if entry["runs"]:
             runs[entry["task"]][entry["label"]] = study / entry["runs"][0]
     return runs

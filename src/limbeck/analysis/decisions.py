@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.compare.answers import PREDICTIONS, Answers, agreement, label_names, prediction_columns, read_answers
-from limbeck.metrics import METRICS
+from limbeck.compare.answers import Answers, agreement, prediction_columns, read_answers
+from limbeck.metrics import METRICS, answer_scores
+from limbeck.runs.directory import RunDirectory
+from limbeck.runs.reader import label_names
 
 _BINS = 10
 
@@ -55,7 +57,7 @@ class Decisions:
 
 def decisions_of(run: Path) -> Decisions:
     """From the predictions that a run keeps; runs on plain text keep none."""
-    file = run / PREDICTIONS
+    file = RunDirectory(run).predictions()
     if not file.is_file():
         return Decisions()
     answers = read_answers(file)
@@ -76,8 +78,6 @@ def _restored(answers: Answers, teacher: list[Any], run: Path) -> Restoration:
     if answers.kind == "numbers":
         return Restoration({name: METRICS[name](student, teacher) for name in ("pearson", "spearman")})
     if answers.kind == "questions":
-        from limbeck.metrics import answer_scores
-
         rated = np.array(
             [answer_scores(ours, [theirs], unanswerable=True) for ours, theirs in zip(student, teacher, strict=True)]
         )
@@ -85,7 +85,7 @@ def _restored(answers: Answers, teacher: list[Any], run: Path) -> Restoration:
         return Restoration({"exact_match": exact, "f1": f1})
     if answers.kind == "tags":
         student, teacher = ([tag for tags in rows for tag in tags] for rows in (student, teacher))
-    return restoration(student, teacher, label_names(run))
+    return restoration(student, teacher, label_names(RunDirectory(run)))
 
 
 def restoration(student: Any, teacher: Any, names: Sequence[str] = ()) -> Restoration:

@@ -76,7 +76,7 @@ class LoadedRun:
 
     def checkpoints(self) -> Iterator[tuple[int, Any]]:
         """The student at each checkpoint that was kept, by its step."""
-        folders = self.run.path.glob("checkpoints/checkpoint-*")
+        folders = self.run.checkpoints.glob("checkpoint-*")
         for step, folder in sorted((int(folder.name.rpartition("-")[2]), folder) for folder in folders):
             try:
                 weights = safetensors.torch.load_file(folder / "model.safetensors")
@@ -100,7 +100,7 @@ def load_run(path: Path, examples: int, overrides: Sequence[str] = ()) -> Loaded
         raise RunError(f"{path} {seen}. Only finished runs can be analysed.")
     if not run.student.is_dir():
         raise RunError(f"{path} does not keep its student, so that nothing can be measured. Repeat the run.")
-    stages = load_recipe(path / "recipe.yaml").split()
+    stages = load_recipe(run.recipe).split()
     recipe = stages[-1]
     if len(stages) > 1:
         started_from = StudentBlock(model=str(run.stage(len(stages) - 1).path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from limbeck.errors import DataError
-from limbeck.metrics import METRICS, entities
-from limbeck.runs.reader import Run
+from limbeck.metrics import METRICS, entities, normalized_answer
+from limbeck.runs.directory import RunDirectory
+from limbeck.runs.reader import Run, label_names
 
-PREDICTIONS = "predictions.parquet"
 _WORD_SCORES = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
 Kind = Literal["classes", "labels", "numbers", "tags", "questions"]
 
@@ -65,7 +64,7 @@ class Answers:
         pairs = list(zip(self.predictions, self.labels, strict=True))
         if metric == "token_accuracy":
             return np.array([(sum(map(operator.eq, *pair)), len(pair[1]), len(pair[1])) for pair in pairs])
-        names = label_names(self.file.parent)
+        names = label_names(RunDirectory(self.file.parent))
         if not names:
             return None
         found = [[entities([names[tag] for tag in tags]) for tags in pair] for pair in pairs]
@@ -76,15 +75,15 @@ class Answers:
 
 def answers_of(run: Run, metric: str | None = None) -> tuple[Answers, str]:
     """The predictions that a metric scores, and its name there: MNLI's mismatched data have a file of their own."""
-    for file in sorted(run.path.glob("predictions-*.parquet")) if metric else ():
-        suffix = "_" + file.stem.removeprefix("predictions-").removeprefix("validation_")
+    for split, file in run.directory.other_predictions().items():
+        suffix = "_" + split.removeprefix("validation_")
         if metric and metric.endswith(suffix):
             return read_answers(file), metric.removesuffix(suffix)
-    return read_answers(run.path / PREDICTIONS), metric or ""
+    return read_answers(run.directory.predictions()), metric or ""
 
 
 def has_answers(run: Run) -> bool:
-    return (run.path / PREDICTIONS).is_file()
+    return run.directory.predictions().is_file()
 
 
 def read_answers(file: Path) -> Answers:
@@ -139,7 +138,7 @@ def check_same_data(runs: Sequence[Run]) -> None:
     if not runs:
         return
     first = runs[0]
-    reference = read_answers(first.path / PREDICTIONS) if has_answers(first) else None
+    reference = read_answers(first.directory.predictions()) if has_answers(first) else None
     for run in runs[1:]:
         seen = _difference(first, reference, run)
         if seen:
@@ -154,7 +153,7 @@ def _difference(first: Run, reference: Answers | None, run: Run) -> str:
         return f"{first.examples:,} and {run.examples:,} examples"
     if reference is None or not has_answers(run):
         return ""
-    answers = read_answers(run.path / PREDICTIONS)
+    answers = read_answers(run.directory.predictions())
     if answers.ids != reference.ids:
         return "other examples, or in another order"
     return "" if answers.labels == reference.labels else "the same examples with other labels"
@@ -166,20 +165,9 @@ def agreement(ours: Answers, theirs: Answers) -> float:
     if ours.kind == "numbers":
         return METRICS["pearson"](a, b)
     if ours.kind == "questions":
-        from limbeck.metrics import normalized_answer
-
         a, b = ([normalized_answer(text) for text in texts] for texts in (a, b))
     if ours.kind == "tags":
         a, b = ([tag for tags in rows for tag in tags] for rows in (a, b))
     if ours.kind == "labels":  # label by label, as the agreement with a teacher is counted
         return float((np.array(a) == np.array(b)).mean())
     return float(np.mean([x == y for x, y in zip(a, b, strict=True)]))
-
-
-def label_names(run: Path) -> list[str]:
-    """Which label a number is; a run whose student was removed does not tell."""
-    try:
-        names = json.loads((run / "student" / "config.json").read_text(encoding="utf-8"))["id2label"]
-        return [str(names[str(number)]) for number in range(len(names))]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []

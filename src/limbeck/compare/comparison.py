@@ -18,7 +18,8 @@ from limbeck.compare.significance import Column, as_dict, bootstrap, make_plan, 
 from limbeck.compare.tables import Cell, Table
 from limbeck.errors import RecipeError, unknown
 from limbeck.metrics import readable_score
-from limbeck.runs.reader import Run, is_run, read_run
+from limbeck.runs.directory import RunDirectory
+from limbeck.runs.reader import Run, read_run
 from limbeck.stats import Comparison, Sided, mcnemar
 
 
@@ -44,7 +45,7 @@ def compare_paths(
 ) -> Result:
     """The table of everything at these paths; two run directories alone are compared example by example."""
     folders = [Path(path) for path in paths]
-    if len(folders) == 2 and not baselines and test is None and all(map(is_run, folders)):
+    if len(folders) == 2 and not baselines and test is None and all(RunDirectory(folder).exists for folder in folders):
         ours, theirs = map(read_run, folders)
         if ours.task == theirs.task:
             side = make_plan((), (), "bootstrap", sided or "two", 0.05, correct=False).sided

@@ -23,6 +23,7 @@ from limbeck._internal import hub
 from limbeck.errors import ModelError, RecipeError
 from limbeck.models.families import family_of, head_of
 from limbeck.problems import Problem
+from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.task import Task
 
 _PROBE = "It's a probe: tokenizers must agree on Words, numbers (3.14) and naïve accents."
@@ -40,10 +41,10 @@ _ANSWERS: dict[str, Problem] = {  # of a text's head, its config says more
 
 def resolve(source: str | Path) -> str:
     """A run directory stands for the model it holds; anything else is a folder or a name on the hub."""
-    inside = Path(source) / "student"
-    if (inside / "config.json").is_file():
-        return str(inside)
-    if (Path(source) / "recipe.yaml").is_file():
+    run = RunDirectory(Path(source))
+    if run.student_config.is_file():
+        return str(run.student)
+    if run.recipe.is_file():
         raise ModelError(
             f"{source} is a run directory without a model: the run has not finished. Continue it with --resume."
         )

@@ -149,7 +149,7 @@ def _series(student: Student, metric: str) -> list[_Series]:
     if not student.entry.runs:
         return []
     first = look(student.number)
-    found = histories(student.entry.runs[0].path, metric)
+    found = histories(student.entry.runs[0].directory, metric)
     dashes = (first.dashes, (0, (1, 1)), (0, (5, 1, 1, 1)))  # stages of one run share colour and marker
     return [
         _Series(

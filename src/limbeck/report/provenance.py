@@ -13,6 +13,7 @@ from limbeck.compare.entries import Entry, Found
 from limbeck.compare.tables import Cell, Table
 from limbeck.report.gathered import finite
 from limbeck.report.layout import listed
+from limbeck.runs.directory import RunDirectory, StudyDirectory
 from limbeck.runs.files import read_mapping
 from limbeck.runs.reader import Run
 
@@ -51,7 +52,7 @@ def runs_of(found: Found) -> list[ShownRuns]:
 
 
 def _shown(entry: Entry, several: bool) -> ShownRuns:
-    seconds = [_seconds(run.path) for run in entry.runs]
+    seconds = [_seconds(run.directory) for run in entry.runs]
     known = [time for time in seconds if time]
     where = f" on {entry.task}" if several else ""
     return ShownRuns(
@@ -59,14 +60,14 @@ def _shown(entry: Entry, several: bool) -> ShownRuns:
         seeds=", ".join(str(run.seed) for run in entry.runs),
         time=f"{_duration(sum(known) / len(known))} of training each" if known else "",
         folders=[run.path.resolve().name for run in entry.runs],
-        recipe=(entry.runs[0].path / "recipe.yaml").read_text(encoding="utf-8", errors="replace"),
+        recipe=entry.runs[0].directory.recipe.read_text(encoding="utf-8", errors="replace"),
     )
 
 
-def _seconds(run: Path) -> float:
-    """Of all stages."""
-    files = [run / "metrics.json", *sorted(run.glob("stage-*/metrics.json"))]
-    return sum(finite(read_mapping(file).get("train_seconds") for file in files))
+def _seconds(run: RunDirectory) -> float:
+    """Add up the time of all stages."""
+    stages = [run, *(stage for stage in run.stages() if stage.finished)]
+    return sum(finite(stage.metrics().get("train_seconds") for stage in stages))
 
 
 def _duration(seconds: float) -> str:
@@ -77,8 +78,8 @@ def _duration(seconds: float) -> str:
 
 def environment_of(runs: Sequence[Run]) -> Environment | None:
     """As a table; None where no run kept its environment."""
-    files = [run.path / "environment.json" for run in runs]
-    found = [_flat(read_mapping(file)) for file in files if file.is_file()]
+    files = [run.directory.environment for run in runs]
+    found = [_flat(read_mapping(file, "the environment of a run")) for file in files if file.is_file()]
     names = dict.fromkeys(name for values in found for name in values)
     rows, differing = [], []
     for name in names:
@@ -101,18 +102,18 @@ def _flat(values: dict[str, Any]) -> dict[str, str]:
 
 def ways_to_repeat(found: Found, paths: Sequence[Path]) -> list[Repeat]:
     """Each study as a whole; other runs one by one, those that differ in their seed only as one."""
-    studies = [path.resolve() for path in paths if (path / "study.yaml").is_file()]
+    studies = [study for study in (StudyDirectory(path.resolve()) for path in paths) if study.exists]
     ways = [
         Repeat(
-            [f"limbeck study study.yaml -o {shlex.quote(f'studies/{study.name}')}"],
-            study.name,
-            (study / "study.yaml").read_text(encoding="utf-8", errors="replace"),
+            [f"limbeck study {study.description.name} -o {shlex.quote(f'studies/{study.path.name}')}"],
+            study.path.name,
+            study.description.read_text(encoding="utf-8", errors="replace"),
         )
         for study in studies
     ]
     commands = []
     for entry in found.entries:
-        alone = [run for run in entry.runs if not any(run.path.resolve().is_relative_to(study) for study in studies)]
+        alone = [run for run in entry.runs if not any(run.path.resolve().is_relative_to(s.path) for s in studies)]
         for place, run in enumerate(alone):
             seed = f" seed={run.seed}" if place else ""
             commands.append(f"limbeck distill recipe.yaml{seed} -o {shlex.quote(f'runs/{run.path.resolve().name}')}")
