@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evidence.results import TASKS, Line, Results, compared, testable
+from evidence.results import TASKS, MethodRuns, ResultFiles, compared, testable
 from limbeck.stats import Comparison
 
 LEVEL = 0.05
@@ -25,8 +25,8 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    ours: Line
-    theirs: Line
+    ours: MethodRuns
+    theirs: MethodRuns
     test: Comparison
     p: float  # after Holm's correction for all tests of the claim
 
@@ -74,7 +74,7 @@ CLAIMS = (
 )
 
 
-def findings_of(claim: Claim, results: Results) -> list[Finding]:
+def findings_of(claim: Claim, results: ResultFiles) -> list[Finding]:
     """On every task that has both methods with at least two seeds, with settings found in the same way."""
     pairs = [pair for other in claim.than for pair in _pairs(results, claim.better, other)]
     tests = compared(pairs)
@@ -91,7 +91,7 @@ def verdict(findings: Sequence[Finding]) -> Verdict:
     return "yes" if directions.pop() else "no"
 
 
-def _pairs(results: Results, ours: str, theirs: str) -> list[tuple[Line, Line]]:
+def _pairs(results: ResultFiles, ours: str, theirs: str) -> list[tuple[MethodRuns, MethodRuns]]:
     """A chosen setting meets a chosen one, a fixed one a fixed one."""
     found = []
     for task in TASKS:

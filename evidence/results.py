@@ -17,7 +17,7 @@ TASKS = ("glue/rte", "glue/mrpc", "glue/cola", "glue/stsb")
 
 
 @dataclass(frozen=True)
-class Line:
+class MethodRuns:
     """One method with its chosen setting on one task, in one run for each seed."""
 
     task: str
@@ -57,13 +57,13 @@ class TaskFile:
         return str(self.values["task"])
 
     @cached_property
-    def lines(self) -> dict[str, Line]:
+    def methods(self) -> dict[str, MethodRuns]:
         """By label, those of which at least one run was finished."""
-        found = [Line(self.task, method["label"], method) for method in self.values["methods"] if method["runs"]]
+        found = [MethodRuns(self.task, method["label"], method) for method in self.values["methods"] if method["runs"]]
         return {line.label: line for line in found}
 
 
-class Results:
+class ResultFiles:
     """Every file of a folder of results, by study and task."""
 
     def __init__(self, folder: Path) -> None:
@@ -73,27 +73,27 @@ class Results:
     def tasks(self, study: str) -> list[str]:
         return [task for task in TASKS if (study, task) in self.files]
 
-    def line(self, study: str, task: str, label: str) -> Line | None:
+    def method(self, study: str, task: str, label: str) -> MethodRuns | None:
         file = self.files.get((study, task))
-        return None if file is None else file.lines.get(label)
+        return None if file is None else file.methods.get(label)
 
-    def searched(self, task: str, label: str) -> Line | None:
+    def searched(self, task: str, label: str) -> MethodRuns | None:
         """From the studies that choose each method's setting."""
         return self._first((MAIN, OTHERS), task, label)
 
-    def fixed(self, task: str, label: str) -> Line | None:
+    def fixed(self, task: str, label: str) -> MethodRuns | None:
         """From the ablations, whose settings are fixed."""
         return self._first(ABLATIONS, task, label)
 
-    def _first(self, studies: Iterable[str], task: str, label: str) -> Line | None:
-        return next((line for study in studies if (line := self.line(study, task, label))), None)
+    def _first(self, studies: Iterable[str], task: str, label: str) -> MethodRuns | None:
+        return next((line for study in studies if (line := self.method(study, task, label))), None)
 
 
-def testable(ours: Line | None, theirs: Line | None) -> bool:
+def testable(ours: MethodRuns | None, theirs: MethodRuns | None) -> bool:
     return ours is not None and theirs is not None and min(len(ours.runs), len(theirs.runs)) > 1
 
 
-def compared(pairs: Iterable[tuple[Line, Line]]) -> list[tuple[Comparison, float]]:
+def compared(pairs: Iterable[tuple[MethodRuns, MethodRuns]]) -> list[tuple[Comparison, float]]:
     """Welch's t-test of each pair, with p after Holm's correction for all of them."""
     tests = [t_test(ours.scores, theirs.scores) for ours, theirs in pairs]
     return list(zip(tests, holm([test.p for test in tests]), strict=True))

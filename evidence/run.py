@@ -32,7 +32,9 @@ def main() -> None:
     parser.add_argument("--workers", default="2")
     words = parser.parse_args()
     settings = [f"task.data_dir={words.data}", *([f"teacher.model={words.encoder}"] if words.encoder else [])]
-    _run("limbeck", *study(words.study, words.tasks), *settings, "--workers", words.workers, "-o", words.folder)
+    _run(
+        "limbeck", *study_arguments(words.study, words.tasks), *settings, "--workers", words.workers, "-o", words.folder
+    )
     if words.study == MAIN:
         for task, runs in first_runs(words.folder).items():
             pictures = words.folder / "figures" / short_task(task)
@@ -42,7 +44,7 @@ def main() -> None:
     _run("evidence.page")
 
 
-def study(name: str, tasks: Sequence[str]) -> list[str]:
+def study_arguments(name: str, tasks: Sequence[str]) -> list[str]:
     """The study on these tasks alone, with what it sets for them."""
     source = name.replace("-", "/")
     known = load_study(source).tasks

@@ -20,7 +20,7 @@ from limbeck.models.features import Features, Wanted
 
 SamplePooling = Literal["mean", "cls", "last"]
 Layer = Literal["last", "penultimate"]
-Estimator = Literal["unbiased", "biased"]
+CKAEstimator = Literal["unbiased", "biased"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class View:
 
 
 @dataclass
-class Seen:
+class ModelMeasures:
     """What one model shows in a pass; relations and layers beside the teacher's, where there is one."""
 
     view: View
@@ -77,20 +77,20 @@ class Seen:
 
 
 def geometry(
-    opened: LoadedRun, pool: SamplePooling, layer: Layer, estimator: Estimator, folder: Path
+    loaded: LoadedRun, pool: SamplePooling, layer: Layer, estimator: CKAEstimator, folder: Path
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Values and arrays of a record about hidden features; ``folder`` is for what the teacher computes."""
-    models = {"before": opened.before, "after": opened.after}
-    seen = {name: Seen(View.of(model, pool, layer)) for name, model in models.items()}
+    models = {"before": loaded.before, "after": loaded.after}
+    seen = {name: ModelMeasures(View.of(model, pool, layer)) for name, model in models.items()}
     students = LayerCKA()
     teacher = None
     values: dict[str, Any] = {"layers": {"student": seen["after"].view.depth}}
-    if opened.parts.teacher is not None:
-        seen["teacher"] = Seen(View.of(opened.parts.teacher, pool, layer))
-        teacher = opened.teacher("validation", seen["teacher"].view.wanted, folder)
+    if loaded.parts.teacher is not None:
+        seen["teacher"] = ModelMeasures(View.of(loaded.parts.teacher, pool, layer))
+        teacher = loaded.teacher("validation", seen["teacher"].view.wanted, folder)
         values["layers"]["teacher"] = seen["teacher"].view.depth
-    of_classes = opened.parts.task.problem == "classification"
-    for batch in _shown(opened, "compare features"):
+    of_classes = loaded.parts.task.problem == "classification"
+    for batch in _shown(loaded, "compare features"):
         labels = batch["labels"] if of_classes else None
         features = {name: Capture(model)(batch, seen[name].view.wanted)[1] for name, model in models.items()}
         students.update(*(seen[name].view.layers(features[name]) for name in models))
@@ -105,9 +105,9 @@ def geometry(
         values["intra_class_similarity"] = {name: found.classes.value() for name, found in seen.items()}
     if teacher is None:
         return values, arrays
-    values["relation_difference"] = _over_training(opened, teacher, seen)
+    values["relation_difference"] = _over_training(loaded, teacher, seen)
     arrays |= {f"layers.{name}": seen[name].layers.value() for name in models}
-    full = {name: [rows for rows in found.rows if len(rows) == opened.batch_size] for name, found in seen.items()}
+    full = {name: [rows for rows in found.rows if len(rows) == loaded.batch_size] for name, found in seen.items()}
     if full["teacher"]:
         maps = {name: heat_map(full["teacher"], rows, estimator) for name, rows in full.items()}
         arrays |= {f"heat_map.{name}": found for name, found in maps.items()}
@@ -115,16 +115,16 @@ def geometry(
     return values, arrays
 
 
-def _over_training(opened: LoadedRun, teacher: Any, seen: Mapping[str, Seen]) -> list[dict[str, float]]:
+def _over_training(loaded: LoadedRun, teacher: Any, seen: Mapping[str, ModelMeasures]) -> list[dict[str, float]]:
     """The relation difference before training, at checkpoints that were kept, and after."""
-    last, theirs = int(opened.run.metrics()["steps"]), seen["teacher"].view
+    last, theirs = int(loaded.run.metrics()["steps"]), seen["teacher"].view
     found = {0: seen["before"].relations.values(), last: seen["after"].relations.values()}
     view = seen["after"].view
-    for step, model in opened.checkpoints():
+    for step, model in loaded.checkpoints():
         if step in found:
             continue
         relations = RelationDifference()
-        for batch in _shown(opened, f"compare step {step}"):
+        for batch in _shown(loaded, f"compare step {step}"):
             _, features = Capture(model)(batch, Wanted(hidden=[view.layer]))
             target = teacher(batch, Wanted(hidden=[theirs.layer]))
             relations.update(view.tokens(features), theirs.tokens(target), features.mask.cpu())
@@ -132,9 +132,9 @@ def _over_training(opened: LoadedRun, teacher: Any, seen: Mapping[str, Seen]) ->
     return [{"step": step, **found[step]} for step in sorted(found)]
 
 
-def _shown(opened: LoadedRun, job: str) -> Any:
+def _shown(loaded: LoadedRun, job: str) -> Any:
     """The batches, with a bar, and without gradients."""
-    with progress(job, opened.examples) as steps, torch.no_grad():
-        for batch in opened.batches():
+    with progress(job, loaded.examples) as steps, torch.no_grad():
+        for batch in loaded.batches():
             yield batch
             steps.advance(len(batch["input_ids"]))

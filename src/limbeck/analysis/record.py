@@ -16,7 +16,7 @@ from limbeck._internal.files import replacing, write_text
 from limbeck.errors import RunError
 from limbeck.runs.directory import RunDirectory
 
-NORMS = ("none", "l2", "layernorm", "softmax")  # Huang et al. 2023, figure 5
+TOKEN_NORMS = ("none", "l2", "layernorm", "softmax")  # Huang et al. 2023, figure 5
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def summaries(entries: Sequence[Entry], columns: Sequence[Column]) -> list[dict[
     return found
 
 
-def details(scores: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, Any]]) -> list[Table]:
+def detail_tables(scores: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, Any]]) -> list[Table]:
     """As tables for people."""
     over_seeds = [
         _row(

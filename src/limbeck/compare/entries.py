@@ -34,7 +34,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Found:
+class EntrySet:
     """The entries of a table, and what studies say about it."""
 
     entries: list[Entry]
@@ -44,10 +44,10 @@ class Found:
     settings: dict[str, Any] = field(default_factory=dict)  # baselines, test, sided, level
 
 
-def read_entries(paths: Sequence[str | Path]) -> Found:
+def read_entries(paths: Sequence[str | Path]) -> EntrySet:
     """The runs at these paths, each a run directory, a study's folder, or a folder of run directories."""
     runs: dict[Path, Run] = {}
-    studies: list[Found] = []
+    studies: list[EntrySet] = []
     teachers: dict[str, Run] = {}
     notes: list[str] = []
     for path in map(Path, paths):
@@ -82,7 +82,7 @@ def read_entries(paths: Sequence[str | Path]) -> Found:
         for key, value in (studies[0].settings.items() if studies else ())
         if all(study.settings.get(key) == value for study in studies)
     }
-    return Found(
+    return EntrySet(
         entries=entries,
         title=", ".join(study.title for study in studies),
         teachers=teachers | {task: run for study in studies for task, run in study.teachers.items()},
@@ -91,7 +91,7 @@ def read_entries(paths: Sequence[str | Path]) -> Found:
     )
 
 
-def _read_study(study: StudyDirectory) -> Found:
+def _read_study(study: StudyDirectory) -> EntrySet:
     what = "the results of a study"
     values = read_mapping(study.results, what)
     try:
@@ -107,7 +107,7 @@ def _read_study(study: StudyDirectory) -> Found:
             for entry in values["entries"]
         ]
         teachers = {task: _inside(study, run) for task, run in (values.get("teachers") or {}).items()}
-        return Found(
+        return EntrySet(
             entries=entries,
             title=str(values["study"]),
             # a teacher that was given need not be a run

@@ -31,7 +31,7 @@ AVERAGES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def read_runs(runs: Sequence[str | Path]) -> dict[str, list[dict[str, float]]]:
+def read_glue_scores(runs: Sequence[str | Path]) -> dict[str, list[dict[str, float]]]:
     """The metrics of finished runs by GLUE task, in GLUE's order; several runs of a task must be of one method."""
     found: dict[str, list[dict[str, float]]] = {}
     first: dict[str, tuple[Path, str]] = {}

@@ -169,10 +169,10 @@ def _compare(column: Column, ours: Entry, theirs: Entry, plan: TestPlan, predict
         ours_right, theirs_right = ([predictions.right(run) for run in runs[:as_many]] for runs in both)
         return mcnemar_over_seeds(ours_right, theirs_right, sided=plan.sided)
     a, b = ([predictions.sample(run, column.metric) for run in runs] for runs in both)
-    return bootstrap(column.metric, a, b, plan.sided)
+    return compare_by_bootstrap(column.metric, a, b, plan.sided)
 
 
-def bootstrap(
+def compare_by_bootstrap(
     metric: str, ours: Sequence[Sample | None], theirs: Sequence[Sample | None], sided: Sided
 ) -> Comparison | str:
     known_ours, known_theirs = ([sample for sample in side if sample is not None] for side in (ours, theirs))

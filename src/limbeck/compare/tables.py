@@ -18,10 +18,10 @@ from rich.text import Text
 
 from limbeck.errors import RecipeError, unknown
 
-Form = Literal["terminal", "markdown", "latex", "csv"]
-FORMS: tuple[Form, ...] = get_args(Form)
-_FORM_OF: dict[str, Form] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
-ENDINGS = tuple(_FORM_OF)
+TableFormat = Literal["terminal", "markdown", "latex", "csv"]
+TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
+_FORMATS: dict[str, TableFormat] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
+TABLE_SUFFIXES = tuple(_FORMATS)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Table:
     left: int = 1
 
 
-def render(table: Table, form: Form) -> str:
+def render(table: Table, form: TableFormat) -> str:
     """The table as text that ends with one line break. Text for a terminal is plain here, without bold."""
     if form == "markdown":
         return _markdown(table)
@@ -71,19 +71,19 @@ def show_table(table: Table, console: Console) -> None:
         console.print(Text(_one_line(note)), soft_wrap=True)
 
 
-def form_of(file: Path) -> Form:
+def format_of(file: Path) -> TableFormat:
     """The form that a file's name stands for."""
-    if file.suffix.lower() not in _FORM_OF:
-        known = ", ".join(_FORM_OF)
+    if file.suffix.lower() not in _FORMATS:
+        known = ", ".join(_FORMATS)
         raise RecipeError(f"{file}: which form? Use one of the endings {known}, or add --format.")
-    return _FORM_OF[file.suffix.lower()]
+    return _FORMATS[file.suffix.lower()]
 
 
-def check_form(name: str) -> Form:
-    for form in FORMS:
+def check_format(name: str) -> TableFormat:
+    for form in TABLE_FORMATS:
         if form == name:
             return form
-    raise RecipeError(unknown("format", name, FORMS, f"There are {', '.join(FORMS)}."))
+    raise RecipeError(unknown("format", name, TABLE_FORMATS, f"There are {', '.join(TABLE_FORMATS)}."))
 
 
 def _one_line(text: str) -> str:

@@ -61,7 +61,7 @@ _STYLE: Any = {
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ReportFigure:
     """A figure with what it shows in words; ``name`` is the stem of its files, ``kind`` its place in the page."""
 
     name: str
@@ -85,12 +85,12 @@ def style() -> Iterator[None]:
         yield
 
 
-def save(drawn: Drawn, folder: Path) -> list[Path]:
+def save(drawn: ReportFigure, folder: Path) -> list[Path]:
     """As SVG, PNG and PDF; the same figure gives the same bytes."""
     return [save_as(drawn, folder / f"{drawn.name}{suffix}") for suffix in SUFFIXES]
 
 
-def save_as(drawn: Drawn, file: Path) -> Path:
+def save_as(drawn: ReportFigure, file: Path) -> Path:
     """In the format that the file's name tells."""
     words = {"Title": printable(drawn.title)}
     about = printable(drawn.alt)
@@ -105,7 +105,7 @@ def save_as(drawn: Drawn, file: Path) -> Path:
     return file
 
 
-def inline_svg(drawn: Drawn) -> str:
+def inline_svg(drawn: ReportFigure) -> str:
     """For the page: it scales with it, takes its font and colour, and says in words what it shows."""
     file = io.BytesIO()
     with style():

@@ -6,22 +6,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.report.gathered import finite
+from limbeck.report.data import finite
 from limbeck.runs.directory import RunDirectory
 from limbeck.runs.reader import read_history
 
 _MOST = 200  # points of a line: more are not seen
 
 
-class Line(NamedTuple):
+class Curve(NamedTuple):
     steps: np.ndarray
     values: np.ndarray
 
 
 class History(NamedTuple):
     stage: str  # empty for a training in one stage
-    terms: dict[str, Line]
-    scores: Line | None
+    terms: dict[str, Curve]
+    scores: Curve | None
 
 
 def histories(run: RunDirectory, metric: str) -> list[History]:
@@ -41,11 +41,11 @@ def _history(stage: str, entries: list[dict[str, Any]], metric: str) -> History:
     return History(stage, {name: line for name, line in terms.items() if line}, _line(entries, f"eval_{metric}"))
 
 
-def _line(entries: list[dict[str, Any]], name: str) -> Line | None:
+def _line(entries: list[dict[str, Any]], name: str) -> Curve | None:
     points = [finite((entry.get("step"), entry.get(name))) for entry in entries]
     known = np.array([point for point in points if len(point) == 2])
     if not known.size:
         return None
     if len(known) > _MOST:
         known = np.array([part.mean(axis=0) for part in np.array_split(known, _MOST)])
-    return Line(known[:, 0], known[:, 1])
+    return Curve(known[:, 0], known[:, 1])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from limbeck._internal.files import file_name
 from limbeck.metrics import SMALLER_IS_BETTER
-from limbeck.report.drawing import INK, Drawn, printable
+from limbeck.report.drawing import INK, ReportFigure, printable
 
 COLOURS = "colours"  # tells a bar of colours from a panel
 COLUMNS = 4  # of panels: more are not readable
@@ -33,7 +33,7 @@ class Look:
     dashes: Any = "-"
 
 
-TEACHER = Look(INK, "*")
+TEACHER_LOOK = Look(INK, "*")
 
 
 class Room(NamedTuple):
@@ -121,12 +121,12 @@ def stem(*names: str) -> str:
     return re.sub(r"[^\w.-]+", "-", file_name(*names).replace(" ", "-"))
 
 
-def of_task(
+def task_figure(
     task: str, kind: str, title: str, *, caption: str, alt: str, figure: Any, name: str = "", part: int = 1
-) -> Drawn:
+) -> ReportFigure:
     """A figure about one task, or a part of one that would be too large; files are named by the kind, or ``name``."""
     files = stem(name or kind, task, *([str(part)] if part > 1 else []))
-    return Drawn(files, f"{title}, {task}{part_of(part)}", caption, alt, task, kind, figure)
+    return ReportFigure(files, f"{title}, {task}{part_of(part)}", caption, alt, task, kind, figure)
 
 
 def part_of(number: int) -> str:

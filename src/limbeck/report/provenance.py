@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from limbeck.compare.entries import Entry, Found
+from limbeck.compare.entries import Entry, EntrySet
 from limbeck.compare.tables import Cell, Table
-from limbeck.report.gathered import finite
+from limbeck.report.data import finite
 from limbeck.report.layout import listed
 from limbeck.runs.directory import RunDirectory, StudyDirectory
 from limbeck.runs.files import read_mapping
@@ -46,7 +46,7 @@ class Repeat:
     study: str = ""
 
 
-def runs_of(found: Found) -> list[ShownRuns]:
+def runs_of(found: EntrySet) -> list[ShownRuns]:
     several = len({entry.task for entry in found.entries}) > 1
     return [_shown(entry, several) for entry in found.entries if entry.runs]
 
@@ -100,7 +100,7 @@ def _flat(values: dict[str, Any]) -> dict[str, str]:
     return rest | ({name: str(value) for name, value in packages.items()} if isinstance(packages, dict) else {})
 
 
-def ways_to_repeat(found: Found, paths: Sequence[Path]) -> list[Repeat]:
+def ways_to_repeat(found: EntrySet, paths: Sequence[Path]) -> list[Repeat]:
     """Each study as a whole; other runs one by one, those that differ in their seed only as one."""
     studies = [study for study in (StudyDirectory(path.resolve()) for path in paths) if study.exists]
     ways = [

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.compare.score_table import count_of
+from limbeck.compare.score_table import readable_count
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
-from limbeck.report.drawing import INK, Drawn
-from limbeck.report.gathered import TaskResults
-from limbeck.report.layout import TEACHER, Look, Room, look, of_task, panels, scale, short, with_unit
+from limbeck.report.data import TaskData
+from limbeck.report.drawing import INK, ReportFigure
+from limbeck.report.layout import TEACHER_LOOK, Look, Room, look, panels, scale, short, task_figure, with_unit
 
 _LARGEST, _SMALLEST, _UNKNOWN = 320.0, 24.0, 70.0  # areas of markers
 _LINE = 11.0  # points from one label to the next
@@ -40,7 +40,7 @@ class _Box(NamedTuple):
         return not apart
 
 
-def trade_off(task: TaskResults) -> list[Drawn]:
+def trade_off(task: TaskData) -> list[ReportFigure]:
     """Against milliseconds where they were measured, else against parameters."""
     timed = any(student.values("cost", "milliseconds") for student in task.students)
     points, without = _points(task, timed)
@@ -50,14 +50,14 @@ def trade_off(task: TaskResults) -> list[Drawn]:
     _draw(axes, points, task.metric)
     axes.set_ylabel(with_unit(task.metric))
     axes.set_xlabel("time per example at inference (ms, logarithmic)" if timed else "parameters (logarithmic)")
-    _ticks(axes, "{:g}".format if timed else count_of)
+    _ticks(axes, "{:g}".format if timed else readable_count)
     across = "time per example" if timed else "parameters"
     better = "low" if task.metric in SMALLER_IS_BETTER else "high"
     left_out = f" Left out, because their score or {across} is not known: {', '.join(without)}." if without else ""
-    unit = "{:.3g} ms".format if timed else lambda value: f"{count_of(value)} parameters"
+    unit = "{:.3g} ms".format if timed else lambda value: f"{readable_count(value)} parameters"
     words = [f"{point.label} {readable_score(task.metric, point.y)} at {unit(point.x)}" for point in points]
     return [
-        of_task(
+        task_figure(
             task.task,
             "trade-off",
             f"Score against {across}",
@@ -72,7 +72,7 @@ def trade_off(task: TaskResults) -> list[Drawn]:
     ]
 
 
-def _points(task: TaskResults, timed: bool) -> tuple[list[_Point], list[str]]:
+def _points(task: TaskData, timed: bool) -> tuple[list[_Point], list[str]]:
     """What can be shown, the teacher last, and the labels of what cannot."""
     points, without = [], []
     for student in task.students:
@@ -86,7 +86,7 @@ def _points(task: TaskResults, timed: bool) -> tuple[list[_Point], list[str]]:
     x = task.shared("cost", "teacher_milliseconds") if timed else task.teacher_parameters
     if points and x and task.metric in task.teacher_scores:
         y = task.teacher_scores[task.metric]
-        points.append(_Point("teacher", x, y, None, task.teacher_parameters, TEACHER))
+        points.append(_Point("teacher", x, y, None, task.teacher_parameters, TEACHER_LOOK))
     return points, without
 
 

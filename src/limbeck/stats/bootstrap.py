@@ -20,7 +20,7 @@ _CELLS = 2**17  # weights that are held at once: few enough for a processor's ca
 _Statistic = Callable[[np.ndarray], np.ndarray]
 
 
-def draws(examples: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+def draw_weights(examples: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
     """Weights (R, N), R at a time: how often each example comes up in N draws with replacement."""
     generator = np.random.default_rng(seed)
     at_once = max(1, _CELLS // examples)
@@ -32,7 +32,9 @@ def draws(examples: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
         yield counts.reshape(rows, examples).astype(np.float64)
 
 
-def prepared(metric: str, ours: Sequence[Any], theirs: Sequence[Any], labels: Any) -> tuple[np.ndarray, np.ndarray]:
+def stack_predictions(
+    metric: str, ours: Sequence[Any], theirs: Sequence[Any], labels: Any
+) -> tuple[np.ndarray, np.ndarray]:
     """Predictions (S, N) or (S, N, K), ours first, and labels (N,) or (N, K); none are the first predictions."""
     if not len(ours) or not len(theirs):
         raise DataError(f"The bootstrap needs models on both sides; seen: {len(ours)} and {len(theirs)}.")

@@ -16,7 +16,7 @@ import numpy as np
 
 from limbeck.errors import DataError, unknown
 from limbeck.metrics import SMALLER_IS_BETTER
-from limbeck.stats.bootstrap import ROUNDING, STATISTICS, draws, prepared
+from limbeck.stats.bootstrap import ROUNDING, STATISTICS, draw_weights, stack_predictions
 
 # two: is there a difference? greater: is ours better? observed: is the side that is ahead better, as Jung et al.
 # 2023 ask (section 4.4)? The last chooses its question after the answer: it is half the two-sided value, and false
@@ -160,7 +160,7 @@ def paired_bootstrap(
     """
     if metric not in STATISTICS:
         raise DataError(unknown("metric", metric, STATISTICS, f"The bootstrap has {', '.join(STATISTICS)}."))
-    predictions, truth = prepared(metric, ours, theirs, labels)
+    predictions, truth = stack_predictions(metric, ours, theirs, labels)
     statistic = STATISTICS[metric](predictions, truth)
 
     def differences(weights: np.ndarray) -> np.ndarray:
@@ -170,7 +170,7 @@ def paired_bootstrap(
         return np.where(np.abs(a - b) <= ROUNDING * (np.abs(a) + np.abs(b)), 0.0, a - b)
 
     examples = predictions.shape[1]
-    found = np.concatenate([differences(weights) for weights in draws(examples, resamples, seed)])
+    found = np.concatenate([differences(weights) for weights in draw_weights(examples, resamples, seed)])
     # what was seen is one more draw: no p is 0
     upper, lower = ((1 + int(np.count_nonzero(side))) / (resamples + 1) for side in (found <= 0, found >= 0))
     if metric in SMALLER_IS_BETTER:
@@ -189,9 +189,9 @@ def bootstrap_interval(
     metric: str, predictions: Any, labels: Any, *, resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
     """Between which scores of one model 95% of the draws of its examples lie; arguments as of ``paired_bootstrap``."""
-    sides, truth = prepared(metric, [predictions], [predictions], labels)
+    sides, truth = stack_predictions(metric, [predictions], [predictions], labels)
     statistic = STATISTICS[metric](sides[:1], truth)
-    found = np.concatenate([statistic(weights)[0] for weights in draws(sides.shape[1], resamples, seed)])
+    found = np.concatenate([statistic(weights)[0] for weights in draw_weights(sides.shape[1], resamples, seed)])
     low, high = np.percentile(found, [50 * (1 - _LEVEL), 50 * (1 + _LEVEL)])
     return float(low), float(high)
 

@@ -16,9 +16,9 @@ from helpers.fake_runs import make_run, make_runs
 from limbeck.analysis.record import Record, write_record
 from limbeck.compare.entries import read_entries
 from limbeck.errors import MissingExtra, RunError
+from limbeck.report.data import gather
 from limbeck.report.drawing import INK, inline_svg, save
 from limbeck.report.figures import all_figures
-from limbeck.report.gathered import gather
 from limbeck.report.layout import COLOURS, look
 
 HOSTILE = "_<b>&\"'$x$\n]"

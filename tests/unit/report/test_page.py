@@ -19,7 +19,7 @@ from limbeck.compare.comparison import compare
 from limbeck.compare.entries import read_entries
 from limbeck.compare.tables import render
 from limbeck.errors import DataError, MissingExtra, RunError
-from limbeck.report.gathered import gather
+from limbeck.report.data import gather
 from limbeck.report.page import write_report
 from limbeck.report.summary import sentences, warning
 from limbeck.report.tables import all_tables

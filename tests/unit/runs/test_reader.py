@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.fake_runs import make_run
 
 import limbeck.runs
-from helpers.fake_runs import make_run
 from limbeck.errors import RunError
 from limbeck.runs.directory import RunDirectory, StudyDirectory
 from limbeck.runs.files import read_mapping

@@ -12,7 +12,7 @@ import numpy as np
 
 from limbeck.analysis.decisions import Decisions, decisions_of
 from limbeck.analysis.record import Record, read_record
-from limbeck.compare.entries import Entry, Found
+from limbeck.compare.entries import Entry, EntrySet
 
 
 class Spread(NamedTuple):
@@ -23,7 +23,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Student:
+class StudentData:
     """One label on one task."""
 
     entry: Entry
@@ -56,9 +56,9 @@ class Student:
 
 
 @dataclass(frozen=True)
-class TaskResults:
+class TaskData:
     task: str
-    students: tuple[Student, ...]
+    students: tuple[StudentData, ...]
     teacher_scores: dict[str, float]
     teacher_parameters: float | None
 
@@ -74,9 +74,9 @@ class TaskResults:
 
 
 @dataclass(frozen=True)
-class Results:
+class ReportData:
     labels: tuple[str, ...]
-    tasks: tuple[TaskResults, ...]
+    tasks: tuple[TaskData, ...]
 
     @property
     def several(self) -> bool:
@@ -87,10 +87,10 @@ class Results:
         return f" on {task}" if self.several else ""
 
 
-def gather(found: Found) -> Results:
+def gather(found: EntrySet) -> ReportData:
     labels = list(dict.fromkeys(entry.label for entry in found.entries))
     tasks = dict.fromkeys(entry.task for entry in found.entries)
-    return Results(tuple(labels), tuple(_task(found, task, labels) for task in tasks))
+    return ReportData(tuple(labels), tuple(_task(found, task, labels) for task in tasks))
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -104,7 +104,7 @@ def finite(values: Iterable[Any]) -> list[float]:
     return [float(value) for value in values if _is_number(value)]
 
 
-def _task(found: Found, task: str, labels: Sequence[str]) -> TaskResults:
+def _task(found: EntrySet, task: str, labels: Sequence[str]) -> TaskData:
     entries = [entry for entry in found.entries if entry.task == task]
     runs = [run for entry in entries for run in entry.runs]
     teachers = {run.teacher: run.teacher_scores for run in runs if run.teacher_scores}
@@ -113,7 +113,7 @@ def _task(found: Found, task: str, labels: Sequence[str]) -> TaskResults:
         teachers = teachers or {"": found.teachers[task].scores}
         sizes = sizes or [size for size in [found.teachers[task].parameters] if size is not None]
     names = dict.fromkeys(name for scores in teachers.values() for name in scores)
-    return TaskResults(
+    return TaskData(
         task=task,
         students=tuple(_student(entry, labels.index(entry.label)) for entry in entries),
         teacher_scores={n: fmean(scores[n] for scores in teachers.values() if n in scores) for n in names},
@@ -121,9 +121,9 @@ def _task(found: Found, task: str, labels: Sequence[str]) -> TaskResults:
     )
 
 
-def _student(entry: Entry, number: int) -> Student:
+def _student(entry: Entry, number: int) -> StudentData:
     records = [record for record in (read_record(run.path) for run in entry.runs) if record is not None]
-    return Student(entry, number, tuple(records), tuple(decisions_of(run.path) for run in entry.runs))
+    return StudentData(entry, number, tuple(records), tuple(decisions_of(run.path) for run in entry.runs))
 
 
 def _number(values: Any, place: Sequence[str]) -> float | None:
