@@ -48,6 +48,7 @@ _BESIDE = {
 
 
 def main() -> None:
+    """Write a file for each task of a study."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="the folder of a study, whose results.json says what is finished")
     parser.add_argument("output", type=Path, help="where to write TASK.json")
@@ -87,14 +88,14 @@ def _task(study: Path, results: Mapping[str, Any], asked: Mapping[str, Any], tas
 
 
 def _printed(label: str, task: str) -> list[dict[str, Any]]:
-    """What a paper reports of this method on this task, with its own models."""
+    """Look up what a paper reports of this method on this task, with its own models."""
     name = _BESIDE.get(label, "").format(task=short_task(task))
     recipe = shipped_recipes().get(name)
     return recipe.values.get("reported") or [] if recipe else []
 
 
 def _recipe(study: Path, runs: list[str]) -> dict[str, Any] | None:
-    """What all of these runs share; their seeds stand beside it."""
+    """Read what all of these runs share; their seeds stand beside it."""
     if not runs:
         return None
     recipe = read_recipe(RunDirectory(study / runs[0]))
@@ -117,7 +118,7 @@ def _run(folder: Path) -> dict[str, Any]:
 
 
 def _first_and_last(history: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Of each term of the loss, without its weight: the first and the last value that training logged."""
+    """Pick the first and the last value that training logged of each term of the loss, without its weight."""
     logged = [entry for entry in history if "loss" in entry]
     names = [name for name in logged[0] if name.startswith("term/")] if logged else []
     return {name.removeprefix("term/"): [logged[0][name], logged[-1][name]] for name in names}

@@ -31,6 +31,7 @@ _PULLS = 4  # batches whose gradients are compared
 
 
 def main() -> None:
+    """Measure the first run of every method of a study."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="the folder of a finished study, with its students")
     study = parser.parse_args().study
@@ -46,7 +47,7 @@ def main() -> None:
 
 
 def measure_terms(loaded: LoadedRun, students: dict[str, LoadedRun], folder: Path) -> dict[str, Any]:
-    """The terms of a method's loss for its student before training, and for trained ones; and how hard each pulls."""
+    """Measure a method's loss terms for its student before training and for trained ones, and how hard each pulls."""
     objective = _without_preparation(loaded.parts.distiller.objective).to(loaded.device)
     teacher = loaded.teacher("validation", objective.needs().teacher, folder) if loaded.parts.teacher else None
     models = {"before": loaded.before} | {label: run.after for label, run in students.items()}
@@ -56,7 +57,7 @@ def measure_terms(loaded: LoadedRun, students: dict[str, LoadedRun], folder: Pat
 
 
 def first_runs(study: Path) -> dict[str, dict[str, Path]]:
-    """By task and label: the run of the first reported seed."""
+    """Find the run of the first reported seed, by task and label."""
     runs: dict[str, dict[str, Path]] = defaultdict(dict)
     for entry in read_mapping(StudyDirectory(study).results)["entries"]:
         if entry["runs"]:
@@ -65,7 +66,7 @@ def first_runs(study: Path) -> dict[str, dict[str, Path]]:
 
 
 def _without_preparation(objective: Objective) -> Objective:
-    """What a term learned of the training data before training is not kept in a run."""
+    """Leave out terms that learned from the training data before training, which a run does not keep."""
     kept: dict[str, tuple[float, Term]] = {
         name: (weight, term)
         for (name, weight), term in zip(objective.weights.items(), objective, strict=True)
@@ -83,7 +84,7 @@ def _terms(distiller: Distiller, loaded: LoadedRun) -> dict[str, float]:
 
 
 def _pulls(distiller: Distiller, loaded: LoadedRun) -> dict[str, float]:
-    """The norm of the gradient of each term with its weight, on the student before training."""
+    """Compute the norm of the gradient of each term with its weight, on the student before training."""
     parameters = [weight for weight in distiller.student.parameters() if weight.requires_grad]
     pulls: dict[str, list[float]] = defaultdict(list)
     for _, batch in zip(range(_PULLS), loaded.batches(), strict=False):

@@ -1,4 +1,4 @@
-"""The page's pictures, as SVG files that are the same every time."""
+"""Draw the page's pictures, as SVG files that are the same every time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _ROW = 0.22  # inches
 
 
 def draw(results: ResultFiles, folder: Path) -> list[tuple[ReportFigure, Path]]:
+    """Write every picture into ``folder``."""
     with style():
         found = [scores(results), *similarity(results)]
     return [(drawn, save_as(drawn, folder / f"{drawn.name}.svg")) for drawn in found]
 
 
 def scores(results: ResultFiles) -> ReportFigure:
-    """Every seed of every method, against the mean of fine-tuning."""
+    """Draw every seed of every method, against the mean of fine-tuning."""
     tasks = results.tasks(MAIN)
     labels = list(dict.fromkeys(label for task in tasks for label in results.files[MAIN, task].methods))
     figure, axes = panels(len(tasks), 1.9, _ROW * len(labels), Room(0.75, 0.15, 0.3, 0.5))
@@ -52,7 +53,7 @@ def scores(results: ResultFiles) -> ReportFigure:
 
 
 def similarity(results: ResultFiles) -> list[ReportFigure]:
-    """CKA of the students' and the teacher's features on validation data, before and after training."""
+    """Draw the CKA of students and teacher on validation data, before and after training."""
     found = []
     for task in results.tasks(MAIN):
         lines = results.files[MAIN, task].methods

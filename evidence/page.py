@@ -35,13 +35,14 @@ MARKS_NOTE = (
 
 
 def main() -> None:
+    """Write the page of the project at ``--root``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, default=ROOT, help="the project's folder, by default this one")
     write(parser.parse_args().root)
 
 
 def write(root: Path) -> None:
-    """Everything under ``root`` that shows results, from its results alone."""
+    """Write everything under ``root`` that shows results, from its results alone."""
     results = ResultFiles(root / "results")
     if not results.tasks(MAIN):
         raise SystemExit(f"results/{MAIN} is empty. 'python -m evidence.run TASK' fills it.")
@@ -59,6 +60,7 @@ def write(root: Path) -> None:
 
 
 def page_text(results: ResultFiles, images: str, findings: str) -> str:
+    """Compose the page as Markdown."""
     parts = [
         "# Evidence: the papers' claims on real data",
         "<!-- written by make evidence-page from results/; change evidence/ instead -->",

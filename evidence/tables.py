@@ -1,4 +1,4 @@
-"""The page's tables, each from results alone."""
+"""Make the page's tables, each from results alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALL_METHODS = ("ft", "kd", "cka", "shape", "fsd", "fcd", "ics", "pkd", "rkd", "m
 
 
 def main_table(results: ResultFiles) -> Table:
-    """Methods by tasks: ours with marks, and what the paper reports of its own models."""
+    """Show methods by tasks: ours with marks, and what the paper reports of its own models."""
     marks = _marks(results)
     head = ["method"]
     for task in TASKS:
@@ -45,6 +45,7 @@ def main_table(results: ResultFiles) -> Table:
 
 
 def claims_table(results: ResultFiles) -> Table:
+    """Show each claim with its verdict and the differences behind it."""
     rows = []
     for claim in CLAIMS:
         found = findings_of(claim, results)
@@ -54,7 +55,7 @@ def claims_table(results: ResultFiles) -> Table:
 
 
 def ablation_tables(results: ResultFiles) -> list[Table]:
-    """One for each group; differences are against its first row."""
+    """Make a table for each group; differences are against its first row."""
     tables = []
     for task in TASKS:
         for title, labels in GROUPS.items():
@@ -83,7 +84,7 @@ def ablation_tables(results: ResultFiles) -> list[Table]:
 
 
 def terms_table(results: ResultFiles) -> Table:
-    """What each loss did: the terms at the beginning and the end of training, and the agreement with the teacher."""
+    """Show the terms of each loss at the beginning and the end of training, and the agreement with the teacher."""
     rows = []
     for task in results.tasks(MAIN):
         for line in results.files[MAIN, task].methods.values():
@@ -99,7 +100,7 @@ def terms_table(results: ResultFiles) -> Table:
 
 
 def dev_table(results: ResultFiles) -> Table:
-    """What is left of each term on other texts than those of training, and how hard it pulls."""
+    """Show what is left of each term on other texts than those of training, and how hard it pulls."""
     rows = []
     for task in results.tasks(MAIN):
         for line in results.files[MAIN, task].methods.values():
@@ -119,7 +120,7 @@ def dev_table(results: ResultFiles) -> Table:
 
 
 def times_table(results: ResultFiles) -> Table:
-    """Minutes of training of one run, in one thread beside another run."""
+    """Show the minutes of training of one run, in one thread beside another run."""
     tasks = results.tasks(MAIN)
     rows = []
     for label in ALL_METHODS:
@@ -133,7 +134,7 @@ def times_table(results: ResultFiles) -> Table:
 
 
 def settings_table(results: ResultFiles) -> Table:
-    """What the search tried on the seed that chose, and what it took."""
+    """Show what the search tried on the seed that chose, and what it took."""
     rows = []
     for study in (MAIN, OTHERS):
         for task in results.tasks(study):
@@ -144,7 +145,7 @@ def settings_table(results: ResultFiles) -> Table:
 
 
 def readme_table(results: ResultFiles) -> Table:
-    """The first columns of the main table, for a smaller place."""
+    """Show the first columns of the main table, for a smaller place."""
     marks = _marks(results)
     tasks = results.tasks(MAIN)
     head = ("method", *(f"{short_task(task)} ({_metric(results, task)})" for task in tasks))
@@ -157,7 +158,7 @@ def readme_table(results: ResultFiles) -> Table:
 
 
 def _marks(results: ResultFiles) -> dict[tuple[str, str], str]:
-    """Daggers by task and method: Holm over all comparisons of the table."""
+    """Choose daggers by task and method, with Holm's correction over all comparisons of the table."""
     pairs = []
     for task in TASKS:
         for label in ALL_METHODS:

@@ -29,7 +29,7 @@ logger = logging.getLogger("limbeck")
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured, and on what."""
+    """Hold what is measured, and on what."""
 
     examples: int = 1000  # of the validation data, at most
     pool: SamplePooling = "mean"  # how a sample's tokens become one row
@@ -78,7 +78,7 @@ def analyze(
 
 
 def measure(loaded: LoadedRun, settings: Settings, asked: dict[str, Any], folder: Path) -> Record:
-    """The record of a run; ``folder`` is for what the teacher computes."""
+    """Measure a run and return the record; ``folder`` is for what the teacher computes."""
     how = settings.pool, settings.layer, settings.estimator
     values, arrays = geometry(loaded, *how, folder)
     values["sentences"], relations = relations_of(loaded, settings.sentences, settings.layer)

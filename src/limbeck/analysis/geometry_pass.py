@@ -1,4 +1,4 @@
-"""One pass over the data shows teacher, student before and student after side by side; one more for each checkpoint."""
+"""Measure teacher, student before and student after in one pass over the data, and each checkpoint in one more."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CKAEstimator = Literal["unbiased", "biased"]
 
 @dataclass(frozen=True)
 class View:
-    """What is looked at in one model: every layer's samples, and one layer's tokens."""
+    """Choose what is looked at in one model: every layer's samples, and one layer's tokens."""
 
     depth: int
     layer: int
@@ -33,31 +33,35 @@ class View:
 
     @classmethod
     def of(cls, model: Any, pool: SamplePooling, layer: Layer) -> View:
+        """Choose for a model by the name of a layer."""
         depth = len(blocks_of(model))
         return cls(depth, depth if layer == "last" else max(1, depth - 1), pool)
 
     @property
     def wanted(self) -> Wanted:
+        """Name the features that the model must give."""
         samples: Any = {self.pool: range(self.depth + 1)}
         return Wanted(hidden=[self.layer], **samples)
 
     def layers(self, features: Features) -> list[Tensor]:
-        """Each layer's samples (B, D), from the embeddings up."""
+        """Return each layer's samples (B, D), from the embeddings up."""
         return [self._pooled(features, layer) for layer in range(self.depth + 1)]
 
     def samples(self, features: Features) -> Tensor:
+        """Return the chosen layer's samples (B, D)."""
         return self._pooled(features, self.layer)
 
     def _pooled(self, features: Features, layer: int) -> Tensor:
         return features[f"{self.pool}.{layer}"].float().cpu()
 
     def tokens(self, features: Features) -> Tensor:
+        """Return the chosen layer's tokens (B, L, D)."""
         return features.hidden[self.layer].float().cpu()
 
 
 @dataclass
 class ModelMeasures:
-    """What one model shows in a pass; relations and layers beside the teacher's, where there is one."""
+    """Collect what one model shows in a pass; relations and layers beside the teacher's, where there is one."""
 
     view: View
     rows: list[Tensor] = field(default_factory=list)  # samples of each batch
@@ -66,12 +70,14 @@ class ModelMeasures:
     relations: RelationDifference = field(default_factory=RelationDifference)
 
     def update(self, features: Features, labels: Tensor | None) -> None:
+        """Add the features of a batch."""
         samples = self.view.samples(features)
         self.rows.append(samples)
         if labels is not None:
             self.classes.update(samples, labels.cpu())
 
     def beside(self, features: Features, teacher: Features, theirs: View) -> None:
+        """Add the features of a batch beside the teacher's."""
         self.layers.update(theirs.layers(teacher), self.view.layers(features))
         self.relations.update(self.view.tokens(features), theirs.tokens(teacher), features.mask.cpu())
 
@@ -79,7 +85,7 @@ class ModelMeasures:
 def geometry(
     loaded: LoadedRun, pool: SamplePooling, layer: Layer, estimator: CKAEstimator, folder: Path
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Values and arrays of a record about hidden features; ``folder`` is for what the teacher computes."""
+    """Return values and arrays of a record about hidden features; ``folder`` is for what the teacher computes."""
     models = {"before": loaded.before, "after": loaded.after}
     seen = {name: ModelMeasures(View.of(model, pool, layer)) for name, model in models.items()}
     students = LayerCKA()
@@ -116,7 +122,7 @@ def geometry(
 
 
 def _over_training(loaded: LoadedRun, teacher: Any, seen: Mapping[str, ModelMeasures]) -> list[dict[str, float]]:
-    """The relation difference before training, at checkpoints that were kept, and after."""
+    """Return the relation difference before training, at checkpoints that were kept, and after."""
     last, theirs = int(loaded.run.metrics()["steps"]), seen["teacher"].view
     found = {0: seen["before"].relations.values(), last: seen["after"].relations.values()}
     view = seen["after"].view
@@ -133,7 +139,7 @@ def _over_training(loaded: LoadedRun, teacher: Any, seen: Mapping[str, ModelMeas
 
 
 def _shown(loaded: LoadedRun, job: str) -> Any:
-    """The batches, with a bar, and without gradients."""
+    """Yield the batches, with a bar, and without gradients."""
     with progress(job, loaded.examples) as steps, torch.no_grad():
         for batch in loaded.batches():
             yield batch

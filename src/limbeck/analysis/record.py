@@ -1,4 +1,4 @@
-"""What was measured of one run, as it lies in the ``analysis`` folder of its run directory.
+"""Keep what was measured of a run in the ``analysis`` folder of its run directory.
 
 No model is needed to read it, so nothing here imports torch.
 """
@@ -21,7 +21,7 @@ TOKEN_NORMS = ("none", "l2", "layernorm", "softmax")  # Huang et al. 2023, figur
 
 @dataclass(frozen=True)
 class Record:
-    """Numbers and arrays of one run.
+    """Hold numbers and arrays of one run.
 
     ``values``, each where it could be measured::
 
@@ -47,6 +47,7 @@ class Record:
 
 
 def write_record(run: Path, record: Record) -> None:
+    """Write a record into its run directory, in place of an older one."""
     directory = RunDirectory(run)
     with replacing(directory.analysis_arrays) as file:
         np.savez_compressed(file, **record.arrays)  # type: ignore[arg-type]
@@ -58,7 +59,7 @@ def write_record(run: Path, record: Record) -> None:
 
 
 def read_record(run: Path) -> Record | None:
-    """What was measured of a run; None where nothing was."""
+    """Read what was measured of a run; None where nothing was."""
     file, arrays = RunDirectory(run).analysis_values, RunDirectory(run).analysis_arrays
     if not file.is_file():
         return None

@@ -1,4 +1,4 @@
-"""How the tokens of a sentence relate in teacher and student (Huang et al. 2023, figure 5)."""
+"""Relate the tokens of a sentence in teacher and student (Huang et al. 2023, figure 5)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKENS = 16  # about what is still readable
 def relations_of(
     loaded: LoadedRun, sentences: Sequence[str], layer: Layer
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """The sentences with their tokens, and the (L, L) relations of each under every normalisation, by name."""
+    """Return the sentences with their tokens, and the (L, L) relations of each under every normalisation, by name."""
     models = {"student": loaded.after}
     if loaded.parts.teacher is not None:
         models = {"teacher": loaded.parts.teacher.to(loaded.device).eval(), **models}
@@ -44,7 +44,7 @@ def relations_of(
 
 
 def _rows(loaded: LoadedRun, sentences: Sequence[str]) -> list[dict[str, list[int]]]:
-    """Token ids of the chosen sentences; without any, of examples that are about as long as is readable."""
+    """Encode the chosen sentences; without any, take examples that are about as long as is readable."""
     if sentences:
         limit = loaded.parts.max_length
         encoded = [dict(loaded.parts.tokenizer(text, truncation=True, max_length=limit)) for text in sentences]

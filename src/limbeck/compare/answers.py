@@ -1,4 +1,4 @@
-"""What runs predicted, example by example, from the predictions.parquet that each keeps."""
+"""Read what runs predicted, example by example, from the predictions that each keeps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Kind = Literal["classes", "labels", "numbers", "tags", "questions"]
 
 
 class Sample(NamedTuple):
-    """What the paired bootstrap takes for one run."""
+    """Hold what the paired bootstrap takes for one run."""
 
     metric: str
     predictions: np.ndarray
@@ -29,7 +29,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Answers:
-    """One file of predictions, in the order of the validation data."""
+    """Hold one file of predictions, in the order of the validation data."""
 
     file: Path
     kind: Kind
@@ -39,7 +39,7 @@ class Answers:
     ratings: dict[str, list[float]]  # of questions: exact_match and f1
 
     def right(self) -> np.ndarray:
-        """Which examples are right as a whole: all labels of a row, all tags of a sentence, the exact answer."""
+        """Tell which examples are right as a whole: all labels of a row, all tags of a sentence, the exact answer."""
         if self.kind == "numbers":
             raise DataError(
                 f"{self.file}: predicted numbers are not right or wrong, which is what McNemar's test is about. "
@@ -50,7 +50,7 @@ class Answers:
         return np.array([ours == theirs for ours, theirs in zip(self.predictions, self.labels, strict=True)])
 
     def sample(self, metric: str) -> Sample | None:
-        """For the bootstrap of this metric; None where it is no function of sums over examples."""
+        """Prepare the bootstrap of a metric; None where it is no function of sums over examples."""
         if self.kind == "questions":
             return Sample("mean", np.array(self.ratings[metric]), None) if metric in self.ratings else None
         if self.kind == "tags":
@@ -60,7 +60,7 @@ class Answers:
         return Sample(metric, np.array(self.predictions), labels) if metric in METRICS else None
 
     def _word_counts(self, metric: str) -> np.ndarray | None:
-        """(N, 3) numbers r, a, b of each sentence, so that the metric is 2r / (a + b) of their sums."""
+        """Count (N, 3) numbers r, a, b of each sentence, so that the metric is 2r / (a + b) of their sums."""
         pairs = list(zip(self.predictions, self.labels, strict=True))
         if metric == "token_accuracy":
             return np.array([(sum(map(operator.eq, *pair)), len(pair[1]), len(pair[1])) for pair in pairs])
@@ -74,7 +74,7 @@ class Answers:
 
 
 def answers_of(run: Run, metric: str | None = None) -> tuple[Answers, str]:
-    """The predictions that a metric scores, and its name there: MNLI's mismatched data have a file of their own."""
+    """Read the predictions that a metric scores, and its name there: MNLI's mismatched data have their own file."""
     for split, file in run.directory.other_predictions().items():
         suffix = "_" + split.removeprefix("validation_")
         if metric and metric.endswith(suffix):
@@ -83,10 +83,12 @@ def answers_of(run: Run, metric: str | None = None) -> tuple[Answers, str]:
 
 
 def has_answers(run: Run) -> bool:
+    """Tell whether a run keeps predictions."""
     return run.directory.predictions().is_file()
 
 
 def read_answers(file: Path) -> Answers:
+    """Read a file of predictions."""
     import pyarrow as pa
 
     if not file.is_file():
@@ -111,7 +113,7 @@ def read_answers(file: Path) -> Answers:
 
 
 def prediction_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Those of the columns that the file has."""
+    """Read those of the columns that the file has."""
     table = _read(file, names)
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
@@ -134,7 +136,7 @@ def _no_predictions(file: Path, error: Exception) -> DataError:
 
 
 def check_same_data(runs: Sequence[Run]) -> None:
-    """Scores on different examples cannot be compared, whatever the test."""
+    """Raise an error where runs were scored on different examples, which no test can compare."""
     if not runs:
         return
     first = runs[0]
@@ -160,7 +162,7 @@ def _difference(first: Run, reference: Answers | None, run: Run) -> str:
 
 
 def agreement(ours: Answers, theirs: Answers) -> float:
-    """How often two runs predict the same, of words for tags; for numbers, how the predictions correlate."""
+    """Compute how often two runs predict the same, by words for tags; for numbers, how the predictions correlate."""
     a, b = ours.predictions, theirs.predictions
     if ours.kind == "numbers":
         return METRICS["pearson"](a, b)

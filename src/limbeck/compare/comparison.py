@@ -1,4 +1,4 @@
-"""From finished runs to one table: mean and deviation over seeds, the best in bold, daggers where chance is unlikely.
+"""Make one table of finished runs: mean and deviation over seeds, the best in bold, daggers beyond chance.
 
 It imports no model, so that tables appear at once.
 """
@@ -33,7 +33,7 @@ from limbeck.stats import Comparison, Sided, mcnemar
 
 @dataclass(frozen=True)
 class ComparisonResult:
-    """``scores`` and ``tests`` are what is behind the table, as plain values; ``warnings`` are among its notes too."""
+    """Hold a table, and ``scores`` and ``tests`` behind it as plain values; ``warnings`` are among its notes too."""
 
     table: Table
     tests: list[dict[str, Any]]
@@ -51,7 +51,7 @@ def compare_paths(
     metric: str | None = None,
     correct: bool = True,
 ) -> ComparisonResult:
-    """The table of everything at these paths; two run directories alone are compared example by example."""
+    """Compare everything at these paths; two run directories alone are compared example by example."""
     folders = [Path(path) for path in paths]
     if len(folders) == 2 and not baselines and test is None and all(RunDirectory(folder).exists for folder in folders):
         ours, theirs = map(read_run, folders)
@@ -72,7 +72,7 @@ def compare(
     metric: str | None = None,
     correct: bool = True,
 ) -> ComparisonResult:
-    """A row for each label, a column for each task and metric; what is None is as the study says, if there is one.
+    """Compare labels (rows) by task and metric (columns); what is None is as the study says, if there is one.
 
     Without a study there are no baselines, and the test is Welch's, two-sided, at the level 0.05.
     """
@@ -100,7 +100,7 @@ def compare(
 
 
 def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Sided = "two") -> ComparisonResult:
-    """Two runs on the same examples: every metric with the interval of the difference, and where they differ."""
+    """Compare two runs on the same examples: the interval of the difference in every metric, and where they differ."""
     check_same_data([ours, theirs])
     columns = _columns([Entry(ours.task, "", (ours,))], metric)
     columns = [column for column in columns if column.metric in theirs.scores]
@@ -143,7 +143,7 @@ def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Si
 
 
 def _decisions(ours: Run, theirs: Run, sided: Sided) -> tuple[Comparison | None, list[str]]:
-    """McNemar's test, where predictions are right or wrong, and how far they agree, for people."""
+    """Make McNemar's test, where predictions are right or wrong, and say how far they agree."""
     both = [answers_of(run)[0] for run in (ours, theirs)]
     alike = agreement(*both)
     if both[0].kind == "numbers":

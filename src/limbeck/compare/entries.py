@@ -1,4 +1,4 @@
-"""Finished runs for a table: which of them are one setting with several seeds, and what to call it."""
+"""Find finished runs for a table: which of them are one setting with several seeds, and what to call it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_SETTING = re.compile(r"(seed|(reported|grid)(\..*)?|(stages\.\d+\.)?teacher\
 
 @dataclass(frozen=True)
 class Entry:
-    """The runs of one setting on one task, by seed."""
+    """Hold the runs of one setting on one task, by seed."""
 
     task: str
     label: str
@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class EntrySet:
-    """The entries of a table, and what studies say about it."""
+    """Hold the entries of a table, and what studies say about it."""
 
     entries: list[Entry]
     title: str = ""
@@ -45,7 +45,7 @@ class EntrySet:
 
 
 def read_entries(paths: Sequence[str | Path]) -> EntrySet:
-    """The runs at these paths, each a run directory, a study's folder, or a folder of run directories."""
+    """Read the runs at these paths, each a run directory, a study's folder, or a folder of run directories."""
     runs: dict[Path, Run] = {}
     studies: list[EntrySet] = []
     teachers: dict[str, Run] = {}
@@ -120,7 +120,7 @@ def _read_study(study: StudyDirectory) -> EntrySet:
 
 
 def _inside(study: StudyDirectory, run: str) -> Path:
-    """Analyses write into the runs of a study: a file that came with it must not choose other places."""
+    """Locate a run inside its study; a file that came with a study must not choose where analyses write."""
     name = os.path.normpath(run)
     if os.path.isabs(name) or name.partition(os.sep)[0] == os.pardir:
         raise RunError(f"{study.results} names '{run}', which is outside of the study. Repeat the study.")
@@ -128,7 +128,7 @@ def _inside(study: StudyDirectory, run: str) -> Path:
 
 
 def _chosen(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Which settings a search chose, for the notes."""
+    """Say which settings a search chose, for the notes."""
     several = len({entry["task"] for entry in entries}) > 1
     found = []
     for entry in entries:
@@ -162,7 +162,7 @@ class _Setting(NamedTuple):
 
 
 def _grouped(runs: Sequence[Run]) -> list[Entry]:
-    """Run directories by what they were trained to do, whatever their seeds."""
+    """Group run directories by what they were trained to do, whatever their seeds."""
     groups: dict[_Setting, list[Run]] = {}
     options: dict[_Setting, dict[str, str]] = {}
     for run in runs:
@@ -180,7 +180,7 @@ def _grouped(runs: Sequence[Run]) -> list[Entry]:
 
 
 def _telling(same_method: Mapping[_Setting, Mapping[str, str]], ours: Mapping[str, str]) -> list[str]:
-    """``temperature=5``: the options that tell a method's settings on one task apart, on that task or another."""
+    """List the options, such as ``temperature=5``, that tell a method's settings on any one task apart."""
     differing: dict[str, None] = {}
     for task in {key.task for key in same_method}:
         found = [options for key, options in same_method.items() if key.task == task]
@@ -195,7 +195,7 @@ def _telling(same_method: Mapping[_Setting, Mapping[str, str]], ours: Mapping[st
 
 
 def _flat(values: Any, where: str = "") -> dict[str, str]:
-    """Settings by their place (``stages.1.method.temperature``), as text in which 5 and 5.0 are the same."""
+    """List settings by their place (``stages.1.method.temperature``), as text in which 5 and 5.0 are the same."""
     if isinstance(values, list) and any(isinstance(value, dict) for value in values):
         values = dict(enumerate(values, start=1))
     if isinstance(values, dict):

@@ -1,4 +1,4 @@
-"""Finished runs of GLUE tasks as one table: the mean over seeds, and the averages that GLUE and the papers report."""
+"""Average finished runs of GLUE tasks: over seeds, and over tasks as GLUE and the papers do."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AVERAGES: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def read_glue_scores(runs: Sequence[str | Path]) -> dict[str, list[dict[str, float]]]:
-    """The metrics of finished runs by GLUE task, in GLUE's order; several runs of a task must be of one method."""
+    """Read the metrics of finished runs by GLUE task, in GLUE's order; the runs of a task must be of one method."""
     found: dict[str, list[dict[str, float]]] = {}
     first: dict[str, tuple[Path, str]] = {}
     for run in map(RunDirectory, map(Path, runs)):
@@ -56,7 +56,7 @@ def read_glue_scores(runs: Sequence[str | Path]) -> dict[str, list[dict[str, flo
 
 
 def mean_scores(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """The mean over the runs of each task, of the metrics that all of them have."""
+    """Average the runs of each task, over the metrics that all of them have."""
     return {
         task: {name: fmean(run[name] for run in found) for name in found[0] if all(name in run for run in found)}
         for task, found in runs.items()
@@ -64,14 +64,14 @@ def mean_scores(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, 
 
 
 def glue_average(scores: Mapping[str, Mapping[str, float]], kind: str) -> float:
-    """One of ``AVERAGES``, of the metrics of each task, e.g. ``{"cola": {"mcc": 0.55}, ...}``."""
+    """Compute one of ``AVERAGES`` from the metrics of each task, e.g. ``{"cola": {"mcc": 0.55}, ...}``."""
     if missing := missing_scores(scores, kind):
         raise DataError(f"The average '{kind}' cannot be computed: {', '.join(missing)} missing.")
     return fmean(fmean(scores[task][name] for name in names) for task, names in AVERAGES[kind].items())
 
 
 def missing_scores(scores: Mapping[str, Mapping[str, float]], kind: str) -> list[str]:
-    """What an average still needs: ``cola``, or ``mnli (accuracy_mismatched)`` where only some metrics are missing."""
+    """List what an average needs: ``cola``, or ``mnli (accuracy_mismatched)`` where only some metrics are missing."""
     if kind not in AVERAGES:
         raise RecipeError(unknown("average", kind, AVERAGES, f"There are {', '.join(AVERAGES)}."))
     missing = []

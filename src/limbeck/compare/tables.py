@@ -1,4 +1,4 @@
-"""A table of results, and the same table for a terminal, as Markdown, as LaTeX and as CSV."""
+"""Write a table of results for a terminal, as Markdown, as LaTeX and as CSV."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ TABLE_SUFFIXES = tuple(_FORMATS)
 
 @dataclass(frozen=True)
 class Cell:
+    """Hold one cell of a table."""
+
     text: str
     bold: bool = False
     marks: str = ""  # daggers behind the text
@@ -33,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """The first ``left`` columns are words and set left, the others right."""
+    """Hold a table whose first ``left`` columns are words and set left, the others right."""
 
     title: str
     head: tuple[str, ...]
@@ -44,7 +46,7 @@ class Table:
 
 
 def render(table: Table, form: TableFormat) -> str:
-    """The table as text that ends with one line break. Text for a terminal is plain here, without bold."""
+    """Write the table as text that ends with one line break. Text for a terminal is plain here, without bold."""
     if form == "markdown":
         return _markdown(table)
     if form == "latex":
@@ -58,6 +60,7 @@ def render(table: Table, form: TableFormat) -> str:
 
 
 def show_table(table: Table, console: Console) -> None:
+    """Print the table on a console."""
     title = _one_line(table.title)
     grid = rich.table.Table(title=Text(title) if title else None, title_justify="left")
     for place, name in enumerate(table.head):
@@ -72,7 +75,7 @@ def show_table(table: Table, console: Console) -> None:
 
 
 def format_of(file: Path) -> TableFormat:
-    """The form that a file's name stands for."""
+    """Find the format that a file's name stands for."""
     if file.suffix.lower() not in _FORMATS:
         known = ", ".join(_FORMATS)
         raise RecipeError(f"{file}: which form? Use one of the endings {known}, or add --format.")
@@ -80,6 +83,7 @@ def format_of(file: Path) -> TableFormat:
 
 
 def check_format(name: str) -> TableFormat:
+    """Raise an error where a format is not known."""
     for form in TABLE_FORMATS:
         if form == name:
             return form
@@ -87,7 +91,7 @@ def check_format(name: str) -> TableFormat:
 
 
 def _one_line(text: str) -> str:
-    """Line breaks and other control characters would end a row."""
+    """Join lines, because line breaks and other control characters would end a row."""
     return " ".join("".join(" " if unicodedata.category(letter) == "Cc" else letter for letter in text).split())
 
 

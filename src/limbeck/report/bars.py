@@ -1,4 +1,4 @@
-"""Single numbers of each label, as bars."""
+"""Draw single numbers of each label, as bars."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _COLOURS = tuple(look(number).colour for number in (0, 4, 2))
 
 
 def restoration_bars(task: TaskData) -> list[ReportFigure]:
+    """Draw how far each student gives its teacher's answers."""
     found = {student.label: restored(student) for student in task.students}
     found = {label: scores for label, scores in found.items() if scores}
     names = list(dict.fromkeys(name for scores in found.values() for name in scores if name != "agreement"))
@@ -59,7 +60,7 @@ def restoration_bars(task: TaskData) -> list[ReportFigure]:
 
 
 def restored(student: StudentData) -> dict[str, Spread]:
-    """The scores of restoration and the agreement, over seeds."""
+    """Summarise the scores of restoration and the agreement over seeds."""
     found: dict[str, list[float]] = {}
     for decisions in student.decisions:
         for name, value in (decisions.restoration.scores if decisions.restoration else {}).items():
@@ -70,6 +71,7 @@ def restored(student: StudentData) -> dict[str, Spread]:
 
 
 def intra_class_bars(task: TaskData) -> list[ReportFigure]:
+    """Draw how similar examples of one class are to each model."""
     place = "intra_class_similarity"
     students = {student: student.spread(place, "after") for student in task.students}
     known = {student: value for student, value in students.items() if value is not None}
@@ -105,7 +107,7 @@ def intra_class_bars(task: TaskData) -> list[ReportFigure]:
 def _bars(
     axes: Any, rows: Sequence[float], values: Sequence[Spread | None], factor: float, height: float = _THICK, **how: Any
 ) -> None:
-    """Horizontal, so that names are read without turning the head; each with its number."""
+    """Draw bars horizontally, so that names are read without turning the head; each with its number."""
     known = [(row, value) for row, value in zip(rows, values, strict=True) if value is not None]
     means = np.array([factor * value.mean for _, value in known])
     deviations = np.array([factor * (value.sd or 0) for _, value in known])

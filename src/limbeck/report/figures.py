@@ -1,4 +1,4 @@
-"""Every figure that finished runs give."""
+"""Draw every figure that finished runs give."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ _DRAW = (
 
 
 def all_figures(results: ReportData) -> list[ReportFigure]:
-    """By kind, then by task."""
+    """Draw all figures, by kind, then by task."""
     with style():
         return [drawn for draw in _DRAW for task in results.tasks for drawn in draw(task)]

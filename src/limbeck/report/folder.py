@@ -1,4 +1,4 @@
-"""Every figure and table as files for papers and slides."""
+"""Write every figure and table as files for papers and slides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from limbeck.report.drawing import ReportFigure, save
 
 
 def write_folder(figures: Sequence[ReportFigure], tables: Sequence[Table], folder: Path) -> list[Path]:
-    """The figures (SVG, PNG, PDF) and the tables (Markdown, LaTeX, CSV) in ``folder``: their files."""
+    """Write figures (SVG, PNG, PDF) and tables (Markdown, LaTeX, CSV) into ``folder``, and return the files."""
     files = [file for drawn in figures for file in save(drawn, folder)]
     for table in tables:
         stem = file_name(*table.title.lower().replace(",", "").split())

@@ -1,4 +1,4 @@
-"""The log of a training: values of its loss terms, and scores on the validation data."""
+"""Read the curves of a training: values of its loss terms, and scores on the validation data."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ _MOST = 200  # points of a line: more are not seen
 
 
 class Curve(NamedTuple):
+    """Hold values over steps."""
+
     steps: np.ndarray
     values: np.ndarray
 
 
 class History(NamedTuple):
+    """Hold the curves of one stage of a training."""
+
     stage: str  # empty for a training in one stage
     terms: dict[str, Curve]
     scores: Curve | None
 
 
 def histories(run: RunDirectory, metric: str) -> list[History]:
-    """Of every stage of a run, those that logged something."""
+    """Read the curves of every stage of a run that logged something."""
     logged = [stage for stage in (*run.stages(), run) if stage.history.is_file()]
     several = any(stage != run for stage in logged)
     found = [

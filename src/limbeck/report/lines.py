@@ -1,4 +1,4 @@
-"""What changes with training or with confidence: lines over steps, and reliability curves."""
+"""Draw what changes with training or with confidence: lines over steps, and reliability curves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Series(NamedTuple):
 
 
 def training_curves(task: TaskData) -> list[ReportFigure]:
-    """A panel for each loss term, and one for the score on the validation data."""
+    """Draw a panel for each loss term, and one for the score on the validation data."""
     series = [found for student in task.students for found in _series(student, task.metric)]
     terms = list(dict.fromkeys(name for found in series for name in found.history.terms))
     scored = any(found.history.scores for found in series)
@@ -84,6 +84,7 @@ def training_curves(task: TaskData) -> list[ReportFigure]:
 
 
 def relation_difference(task: TaskData) -> list[ReportFigure]:
+    """Draw how far relations are from the teacher's over training."""
     found = {student.label: _relations(student) for student in task.students}
     drawn = [{label: lines[name] for label, lines in found.items() if name in lines} for name in RELATION_TITLES]
     if not any(drawn):
@@ -111,6 +112,7 @@ def relation_difference(task: TaskData) -> list[ReportFigure]:
 
 
 def reliability(task: TaskData) -> list[ReportFigure]:
+    """Draw how many answers are right at each confidence."""
     teacher = _pooled([d.teacher_calibration for student in task.students for d in student.decisions])
     students = [(student, _pooled([d.calibration for d in student.decisions])) for student in task.students]
     known = [(student, found) for student, found in students if found is not None]
@@ -176,7 +178,7 @@ def _relations(student: StudentData) -> dict[str, Curve]:
 def _over_steps(
     drawn: Sequence[dict[str, Curve]], looks: dict[str, Look], every_point: bool = False
 ) -> tuple[Any, list[Any]]:
-    """A panel for each set of lines, with one legend below all of them."""
+    """Draw a panel for each set of lines, with one legend below all of them."""
     names = [short(label) for label in looks]
     room = Room(0.65, 0.1, 0.3, 0.5)
     width = 1.75 if len(drawn) > 2 else 3.2
@@ -207,7 +209,7 @@ def _ends(lines: dict[str, Curve]) -> str:
 
 
 def _pooled(found: Sequence[Calibration | None]) -> Calibration | None:
-    """Over seeds: all answers of a bin together; the errors' mean."""
+    """Pool seeds: all answers of a bin together; the errors' mean."""
     known = [one for one in found if one is not None]
     if not known:
         return None

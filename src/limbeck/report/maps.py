@@ -1,4 +1,4 @@
-"""Matrices of similarities, as maps: mini-batches, layers and tokens."""
+"""Draw matrices of similarities as maps: mini-batches, layers and tokens."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class _Row(NamedTuple):
 
 
 def heat_maps(task: TaskData) -> list[ReportFigure]:
+    """Draw CKA of the teacher's mini-batches with each model's."""
     teacher = next(
         (found for student in task.students if (found := student.array("heat_map.teacher")) is not None), None
     )
@@ -76,7 +77,7 @@ def heat_maps(task: TaskData) -> list[ReportFigure]:
 
 
 def layer_maps(task: TaskData) -> list[ReportFigure]:
-    """Teacher against student, before and after; then each student before against after."""
+    """Draw teacher against student, before and after; then each student before against after."""
     beside = [_Map(name, values) for name, values in _befores(task, "layers.before")]
     beside += [_Map(short(student.label), values) for student, values in _each(task, "layers.after")]
     own = [_Map(short(student.label), values) for student, values in _each(task, "layers.students")]
@@ -104,7 +105,7 @@ def layer_maps(task: TaskData) -> list[ReportFigure]:
 
 
 def token_maps(task: TaskData) -> list[ReportFigure]:
-    """For each sentence a grid: the teacher and each student by the four norms."""
+    """Draw a grid for each sentence: the teacher and each student by the four norms."""
     drawn = []
     for number, sentence in enumerate(_sentences(task)):
         names = [short(str(token), 0.9) for token in sentence["tokens"]]
@@ -120,7 +121,7 @@ def token_maps(task: TaskData) -> list[ReportFigure]:
 
 
 def _befores(task: TaskData, name: str) -> list[tuple[str, np.ndarray]]:
-    """The student before training: once, unless methods began from different ones."""
+    """Find the student before training: once, unless methods began from different ones."""
     found = _each(task, name)
     different: list[tuple[StudentData, np.ndarray]] = []
     for student, values in found:
@@ -203,19 +204,19 @@ def _number_cells(axes: Any, values: np.ndarray, image: Any) -> None:
 
 
 def _luminance(colour: Sequence[float]) -> float:
-    """As the accessibility guidelines define it; black and white are equally readable on 0.18."""
+    """Compute it as the accessibility guidelines do; black and white are equally readable on 0.18."""
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in colour]
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
 def _sentences(task: TaskData) -> list[dict[str, Any]]:
-    """Those of the first record; others show the same ones, or are left out of a sentence's grid."""
+    """List those of the first record; others show the same ones, or are left out of a sentence's grid."""
     records = [record for student in task.students for record in student.records]
     return next((list(record.values["sentences"]) for record in records if record.values.get("sentences")), [])
 
 
 def _token_rows(task: TaskData, number: int, text: str) -> tuple[list[_Row], list[_Row]]:
-    """The teacher's, where there is one, and the students' that were shown the same sentence."""
+    """Find the teacher's row, where there is one, and those of students that were shown the same sentence."""
     rows: dict[str, list[_Row]] = {"teacher": [], "student": []}
     for student in task.students:
         for record in student.records[:1]:

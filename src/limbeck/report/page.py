@@ -1,4 +1,4 @@
-"""One self-contained page: no network, no script; it is read on a phone, printed, and kept."""
+"""Write one self-contained page: no network, no script; it is read on a phone, printed, and kept."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Analysis:
 
 
 def write_report(paths: Sequence[Path], output: Path, figures: Path | None = None) -> None:
-    """The page about everything at ``paths``; with ``figures``, its figures and tables as files in that folder."""
+    """Write the page about everything at ``paths``; with ``figures``, also its figures and tables into that folder."""
     if output.is_dir():
         raise RunError(f"{output} is a folder. Name the page to write, such as {output / 'report.html'}.")
     template = _template()
@@ -113,7 +113,7 @@ def _content(
 
 
 def _compared(found: EntrySet) -> ComparisonResult:
-    """As the study says; a report is worth having where its test is not for these runs."""
+    """Compare as the study says; a report is worth having where its test is not for these runs."""
     try:
         return compare(found)
     except DataError as error:
@@ -123,12 +123,12 @@ def _compared(found: EntrySet) -> ComparisonResult:
 
 
 def _is_one_of(table: Table, names: Sequence[str]) -> bool:
-    """Tables of one task among several say which in their title."""
+    """Find tables by name; those of one task among several say which in their title."""
     return any(table.title == name or table.title.startswith(f"{name} on ") for name in names)
 
 
 def _score_data(found: EntrySet, compared: ComparisonResult) -> dict[tuple[int, int], dict[str, str]]:
-    """For programs that read the page: what is behind each cell of the table of scores, by row and column."""
+    """Tell programs that read the page what is behind each cell of the table of scores, by row and column."""
     several = len({entry.task for entry in found.entries}) > 1
     metrics = {
         f"{entry.task} {name}" if several else name: (entry.task, name)
@@ -148,7 +148,7 @@ def _score_data(found: EntrySet, compared: ComparisonResult) -> dict[tuple[int, 
 
 
 def _missing(kinds: set[str], timed: bool) -> dict[str, str]:
-    """Names of the analyses that were not made, by what would make them; empty where none is missing."""
+    """Name the analyses that were not made, by what would make them; empty where none is missing."""
     measured = [*(kind for kind in _ANALYSES if kind not in (*kinds, *_FROM_PREDICTIONS)), *([] if timed else ["cost"])]
     return {
         "measured": listed(measured),

@@ -1,4 +1,4 @@
-"""Where results come from: the runs, their recipes and environments, and how to repeat them."""
+"""Show where results come from: the runs, their recipes and environments, and how to repeat them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/:,;'\"()]+/)+([^\s/:,;'\"()]+)")
 
 @dataclass(frozen=True)
 class ShownRuns:
-    """The runs of one label on one task; the recipe is the first one's."""
+    """Describe the runs of one label on one task; the recipe is the first one's."""
 
     title: str
     seeds: str
@@ -33,13 +33,15 @@ class ShownRuns:
 
 @dataclass(frozen=True)
 class Environment:
+    """Hold a table of versions, and the names of those that differ between runs."""
+
     table: Table
     differing: str
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Commands, and for a study its file."""
+    """Hold commands, and for a study its file."""
 
     commands: list[str]
     name: str = ""
@@ -47,6 +49,7 @@ class Repeat:
 
 
 def runs_of(found: EntrySet) -> list[ShownRuns]:
+    """Describe the runs of every entry."""
     several = len({entry.task for entry in found.entries}) > 1
     return [_shown(entry, several) for entry in found.entries if entry.runs]
 
@@ -77,7 +80,7 @@ def _duration(seconds: float) -> str:
 
 
 def environment_of(runs: Sequence[Run]) -> Environment | None:
-    """As a table; None where no run kept its environment."""
+    """Show the environment of runs as a table; None where no run kept it."""
     files = [run.directory.environment for run in runs]
     found = [_flat(read_mapping(file, "the environment of a run")) for file in files if file.is_file()]
     names = dict.fromkeys(name for values in found for name in values)
@@ -101,7 +104,7 @@ def _flat(values: dict[str, Any]) -> dict[str, str]:
 
 
 def ways_to_repeat(found: EntrySet, paths: Sequence[Path]) -> list[Repeat]:
-    """Each study as a whole; other runs one by one, those that differ in their seed only as one."""
+    """Repeat each study as a whole, and other runs one by one."""
     studies = [study for study in (StudyDirectory(path.resolve()) for path in paths) if study.exists]
     ways = [
         Repeat(
@@ -121,7 +124,7 @@ def ways_to_repeat(found: EntrySet, paths: Sequence[Path]) -> list[Repeat]:
 
 
 def names_only(text: str, paths: Sequence[Path], runs: Sequence[Run]) -> str:
-    """A sentence without the folders of somebody's machine."""
+    """Remove the folders of somebody's machine from a sentence."""
     places = {str(path): path.resolve().name for path in paths} | {run.teacher: Path(run.teacher).name for run in runs}
     for place in sorted(places, key=len, reverse=True):
         if Path(place).is_absolute():

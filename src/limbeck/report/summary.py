@@ -1,4 +1,4 @@
-"""What a report says first, in sentences that are true of these runs."""
+"""Write what a report says first, in sentences that are true of these runs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ _ONE_SEED = "has one run only, which says nothing about other seeds: differences
 
 
 def title_of(study: str, results: ReportData) -> str:
+    """Write the title of a report."""
     names = [study] if study else [task.task for task in results.tasks]
     return f"Distillation report: {listed(names) if len(names) < 4 else f'{len(names)} tasks'}"
 
 
 def sentences(results: ReportData) -> list[str]:
-    """The best student beside its teacher, then how much was run."""
+    """Describe the best student beside its teacher, then how much was run."""
     best = _best_on_average(results) if results.several else ""
     return [*([best] if best else [_best_on(task) for task in results.tasks]), _amount(results)]
 
 
 def warning(results: ReportData) -> str:
-    """Empty where every method has several seeds."""
+    """Warn of methods with one seed; empty where every method has several."""
     entries = [student.entry for task in results.tasks for student in task.students if student.entry.runs]
     single = [entry for entry in entries if len(entry.runs) == 1]
     if not single:
@@ -58,7 +59,7 @@ def _best_on(task: TaskData) -> str:
 
 
 def _best_on_average(results: ReportData) -> str:
-    """Empty where a mean over tasks would compare students by different tasks, or add up different things."""
+    """Name the best; empty where a mean would compare students by different tasks, or add up different things."""
     if any(task.metric in SMALLER_IS_BETTER for task in results.tasks):
         return ""
     pairs = {label: _everywhere(results, label) for label in results.labels}
@@ -82,7 +83,7 @@ def _best_on_average(results: ReportData) -> str:
 
 
 def _everywhere(results: ReportData, label: str) -> list[tuple[StudentData, TaskData]]:
-    """A label on every task; nothing where it is missing on one."""
+    """Find a label on every task; nothing where it is missing on one."""
     found = [(student, task) for task in results.tasks for student in task.students if student.label == label]
     return found if len(found) == len(results.tasks) else []
 
@@ -109,7 +110,7 @@ def _beside(metric: str, value: float, teacher: float | None) -> list[str]:
 
 
 def _smaller(pairs: Sequence[tuple[StudentData, TaskData]]) -> list[str]:
-    """How much smaller and faster than the teacher, as means over tasks."""
+    """Say how much smaller and faster than the teacher, as means over tasks."""
     sizes = [
         (size, task.teacher_parameters)
         for student, task in pairs

@@ -1,4 +1,4 @@
-"""The tables beside the one of scores, as papers print them. Numbers are means over the seeds that were measured."""
+"""Make the tables beside the one of scores, as papers print them. Numbers are means over the seeds measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Row = tuple[str, list[float | None]]  # a name, and a value for each task
 
 
 def all_tables(results: ReportData) -> list[Table]:
-    """Those for which anything was measured."""
+    """Make the tables for which anything was measured."""
     tables = [_diagonals(results), _ranks(results)]
     tables += [_cost(task, results.on(task.task)) for task in results.tasks]
     tables += [_restoration(results), *(_by_class(task, results.on(task.task)) for task in results.tasks)]
@@ -29,7 +29,7 @@ def all_tables(results: ReportData) -> list[Table]:
 
 
 def _diagonals(results: ReportData) -> Table:
-    """Jung et al. 2023, table 6."""
+    """Make table 6 of Jung et al. 2023."""
     of_teacher: _Row = (f"teacher {DASH} teacher", [task.shared("cka_diagonal", "teacher") for task in results.tasks])
     before: _Row = (f"teacher {DASH} student before", [task.shared("cka_diagonal", "before") for task in results.tasks])
     after = _each(results, lambda student: _mean(student.spread("cka_diagonal", "after")))
@@ -48,7 +48,7 @@ def _similarity(results: ReportData) -> Table:
 
 
 def _ranks(results: ReportData) -> Table:
-    """Jung et al. 2023, table 7."""
+    """Make table 7 of Jung et al. 2023."""
     by_task = [_ranks_on(task) for task in results.tasks]
     rows: list[_Row] = [(label, [ranks.get(label) for ranks in by_task]) for label in results.labels]
     note = (
@@ -59,7 +59,7 @@ def _ranks(results: ReportData) -> Table:
 
 
 def _ranks_on(task: TaskData) -> dict[str, float]:
-    """Of the labels for which all four differences are known."""
+    """Rank the labels for which all four differences are known."""
     from scipy.stats import rankdata
 
     final = {student.label: _final_differences(student) for student in task.students}
@@ -71,14 +71,14 @@ def _ranks_on(task: TaskData) -> dict[str, float]:
 
 
 def _final_differences(student: StudentData) -> list[float]:
-    """The four after training, as means over seeds; nothing where one is missing."""
+    """Average the four differences after training over seeds; nothing where one is missing."""
     last = [rows[-1] for record in student.records if (rows := record.values.get("relation_difference"))]
     found = [finite(row.get(name) for row in last) for name in RELATION_TITLES]
     return [fmean(values) for values in found] if all(found) else []
 
 
 def _cost(task: TaskData, where: str) -> Table:
-    """Jung et al. 2023, table 8."""
+    """Make table 8 of Jung et al. 2023."""
     head = (
         "model",
         "parameters",
@@ -178,13 +178,13 @@ def _calibration(results: ReportData) -> Table:
 
 
 def _each(results: ReportData, value: Callable[[StudentData], float | None]) -> list[_Row]:
-    """A row for each label, with a value or None for each task."""
+    """Make a row for each label, with a value or None for each task."""
     by_task = [{student.label: value(student) for student in task.students} for task in results.tasks]
     return [(label, [values.get(label) for values in by_task]) for label in results.labels]
 
 
 def _over_tasks(title: str, results: ReportData, rows: Sequence[_Row], first: str, digits: int, note: str) -> Table:
-    """A column for each task, and their mean, which is told only of what was measured on every task."""
+    """Make a column for each task, and their mean, which is told only of what was measured on every task."""
     shown = [place for place in range(len(results.tasks)) if any(values[place] is not None for _, values in rows)]
     several = len(shown) > 1
     head = (first, *(results.tasks[place].task for place in shown), *([_MEAN] if several else []))

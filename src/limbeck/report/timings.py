@@ -1,4 +1,4 @@
-"""What 'limbeck bench' measured, as a figure: latency and throughput by batch size, a column for each length."""
+"""Draw what 'limbeck bench' measured: latency and throughput by batch size, a column for each length."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _draw(values: Mapping[str, Any]) -> ReportFigure:
 
 
 def _plain_logarithms(panel: Any) -> None:
-    """Ticks at 1, 2, 5, 10, 20, ... written as such."""
+    """Write ticks at 1, 2, 5, 10, 20, ... as such."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     panel.set_yscale("log")
