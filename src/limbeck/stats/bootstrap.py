@@ -35,7 +35,7 @@ def draw_weights(examples: int, resamples: int, seed: int) -> Iterator[np.ndarra
 def stack_predictions(
     metric: str, ours: Sequence[Any], theirs: Sequence[Any], labels: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Stack predictions (S, N) or (S, N, K), ours first, and labels (N,) or (N, K), by default the first predictions."""
+    """Stack predictions (S, N) or (S, N, K), ours first, and labels (N,) or (N, K) (else the first predictions)."""
     if not len(ours) or not len(theirs):
         raise DataError(f"The bootstrap needs models on both sides; seen: {len(ours)} and {len(theirs)}.")
     if (labels is None) != (metric in ("mean", "entity_f1")):
