@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - the tables that are expected hold dashes and signs
-"""One table in four forms, whatever its labels hold."""
+"""Check that one table reads the same in four formats, whatever its labels hold."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _markdown_cells(line):
 
 
 def _split_on_bare_pipes(line):
-    """As a reader of GFM does: a backslash takes the next character with it."""
+    """Split as a reader of GFM does: a backslash takes the next character with it."""
     cells, escaped = [""], False
     for letter in line:
         if letter == "|" and not escaped:
@@ -201,7 +201,7 @@ _SIGNS = {
 
 
 def _latex_text(source):
-    """What a piece of LaTeX shows; fails on unbalanced groups, open formulas and bare special characters."""
+    """Return what a piece of LaTeX shows; fail on unbalanced groups, open formulas and bare special characters."""
     shown, depth, formula, place = "", 0, False, 0
     while place < len(source):
         rest = source[place:]

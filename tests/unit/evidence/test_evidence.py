@@ -1,4 +1,4 @@
-"""The evidence page: what a study found is kept whole, judged by its rule, and shown as it is."""
+"""Check the evidence page: what a study found is kept whole, judged by its rule, and shown as it is."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_of(seed, score, **more):
 
 
 def dev_of(label, others):
-    """A loss that falls from 0.8, for the method's own student to 0.1."""
+    """Make a loss that falls from 0.8, for the method's own student to 0.1."""
     falls = (
         {"before": 0.8} | {name: value for name, value in (("ft", 0.7), ("kd", 0.6)) if name in others} | {label: 0.1}
     )
@@ -107,7 +107,7 @@ def test_one_seed_tests_nothing(tmp_path):
 
 
 def test_methods_of_one_study_are_compared_with_each_other(tmp_path):
-    """``fcd`` of the ablations has fixed weights, that of the main study has chosen ones."""
+    """Compare ``fcd`` of the ablations, with fixed weights, apart from that of the main study, with chosen ones."""
     put(tmp_path, MAIN, "glue/rte", {"ft": SAME, "fcd": HIGH})
     put(tmp_path, RELATIONS, "glue/rte", {"fcd": LOW, "fcd, MSE": HIGH})
     results = ResultFiles(tmp_path)
@@ -296,7 +296,7 @@ def test_a_study_of_some_tasks_keeps_what_is_set_for_them():
 
 @pytest.mark.parametrize("failing", [None, "evidence.dev_terms"])
 def test_everything_from_data_to_page(tmp_path, monkeypatch, failing):
-    """In this order, and not beyond what fails."""
+    """Run the steps in this order, and not beyond what fails."""
     calls = []
 
     def called(line):

@@ -1,4 +1,4 @@
-"""Figures of finished runs: what they show, whether it can be read, and what is written."""
+"""Check the figures of finished runs: what they show, whether it can be read, and what is written."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def panels(found):
 
 
 def texts(found):
-    """Everything that is written in a figure, with its box in points."""
+    """Find everything that is written in a figure, with its box in points."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 

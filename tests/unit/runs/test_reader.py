@@ -1,4 +1,4 @@
-"""Run directories: one reader that loads no model, and one place that spells the names of their files."""
+"""Check that one reader without torch reads run directories, and that one place spells the names of their files."""
 
 import ast
 import json
