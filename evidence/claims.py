@@ -1,4 +1,4 @@
-"""What the papers claim, as pairs of methods of which one should be better, and whether it was so here."""
+"""List what the papers claim, as pairs of methods of which one should be better, and tell whether it was so here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from evidence.results import TASKS, Line, Results, compared, testable
+from evidence.results import TASKS, MethodRuns, ResultFiles, compared, testable
 from limbeck.stats import Comparison
 
 LEVEL = 0.05
@@ -15,7 +15,7 @@ Verdict = Literal["yes", "no", "not decided", "not tested"]
 
 @dataclass(frozen=True)
 class Claim:
-    """``better`` should score more than each of ``than``."""
+    """State that ``better`` should score more than each of ``than``."""
 
     paper: str
     words: str
@@ -25,13 +25,16 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    ours: Line
-    theirs: Line
+    """Hold the test of one pair of methods on one task."""
+
+    ours: MethodRuns
+    theirs: MethodRuns
     test: Comparison
     p: float  # after Holm's correction for all tests of the claim
 
     @property
     def sure(self) -> bool:
+        """Tell whether the difference is beyond chance."""
         return self.p < LEVEL
 
 
@@ -74,15 +77,15 @@ CLAIMS = (
 )
 
 
-def findings_of(claim: Claim, results: Results) -> list[Finding]:
-    """On every task that has both methods with at least two seeds, with settings found in the same way."""
+def findings_of(claim: Claim, results: ResultFiles) -> list[Finding]:
+    """Test a claim on every task where both methods have two seeds or more and settings found in the same way."""
     pairs = [pair for other in claim.than for pair in _pairs(results, claim.better, other)]
     tests = compared(pairs)
     return [Finding(*pair, *found) for pair, found in zip(pairs, tests, strict=True)]
 
 
 def verdict(findings: Sequence[Finding]) -> Verdict:
-    """Yes where a difference is there and none points the other way, no where it is the other way round."""
+    """Decide: yes where a difference is there and none points the other way, no where it is the other way round."""
     if not findings:
         return "not tested"
     directions = {finding.test.difference > 0 for finding in findings if finding.sure}
@@ -91,8 +94,8 @@ def verdict(findings: Sequence[Finding]) -> Verdict:
     return "yes" if directions.pop() else "no"
 
 
-def _pairs(results: Results, ours: str, theirs: str) -> list[tuple[Line, Line]]:
-    """A chosen setting meets a chosen one, a fixed one a fixed one."""
+def _pairs(results: ResultFiles, ours: str, theirs: str) -> list[tuple[MethodRuns, MethodRuns]]:
+    """Pair a chosen setting with a chosen one, a fixed one with a fixed one."""
     found = []
     for task in TASKS:
         chosen = results.searched(task, ours), results.searched(task, theirs)

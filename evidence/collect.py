@@ -16,9 +16,10 @@ from typing import Any
 from evidence.dev_terms import FILE as DEV_TERMS
 from limbeck._internal.files import write_text
 from limbeck.analysis.record import read_record
-from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.recipes.files import shipped_recipes
+from limbeck.runs.directory import RunDirectory, StudyDirectory
 from limbeck.runs.files import read_mapping
+from limbeck.runs.reader import read_history, read_recipe
 from limbeck.study.description import short_task
 
 # the shipped recipe whose printed scores a method is shown beside
@@ -47,12 +48,13 @@ _BESIDE = {
 
 
 def main() -> None:
+    """Write a file for each task of a study."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="the folder of a study, whose results.json says what is finished")
     parser.add_argument("output", type=Path, help="where to write TASK.json")
     words = parser.parse_args()
-    results = read_mapping(words.study / STUDY_RESULTS)
-    asked = read_mapping(words.study / "study.yaml")
+    study = StudyDirectory(words.study)
+    results, asked = read_mapping(study.results), read_mapping(study.description)
     for task in asked["tasks"]:
         file = words.output / f"{short_task(task)}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +74,7 @@ def _task(study: Path, results: Mapping[str, Any], asked: Mapping[str, Any], tas
         for entry in entries
     ]
     runs = [teacher, *(run for method in methods for run in method["runs"])]
-    environment = read_mapping(study / results["teachers"][task] / "environment.json")
+    environment = read_mapping(RunDirectory(study / results["teachers"][task]).environment)
     return {
         "task": task,
         "commits": sorted({run["commit"] for run in runs}),
@@ -86,37 +88,37 @@ def _task(study: Path, results: Mapping[str, Any], asked: Mapping[str, Any], tas
 
 
 def _printed(label: str, task: str) -> list[dict[str, Any]]:
-    """What a paper reports of this method on this task, with its own models."""
+    """Look up what a paper reports of this method on this task, with its own models."""
     name = _BESIDE.get(label, "").format(task=short_task(task))
     recipe = shipped_recipes().get(name)
     return recipe.values.get("reported") or [] if recipe else []
 
 
 def _recipe(study: Path, runs: list[str]) -> dict[str, Any] | None:
-    """What all of these runs share; their seeds stand beside it."""
+    """Read what all of these runs share; their seeds stand beside it."""
     if not runs:
         return None
-    recipe = read_mapping(study / runs[0] / "recipe.yaml")
+    recipe = read_recipe(RunDirectory(study / runs[0]))
     return {key: value for key, value in recipe.items() if key != "seed"}
 
 
 def _run(folder: Path) -> dict[str, Any]:
-    metrics = read_mapping(folder / "metrics.json")
-    history = [json.loads(line) for line in (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()]
+    run = RunDirectory(folder)
+    metrics = run.metrics()
     found = {key: metrics[key] for key in ("seed", "metric", "score", "metrics", "majority", "parameters", "steps")}
     found |= {
-        "commit": read_mapping(folder / "environment.json")["commit"],
+        "commit": read_mapping(run.environment)["commit"],
         "seconds": metrics["train_seconds"],
         "examples": metrics["examples"],
         "agreement": metrics.get("teacher", {}).get("agreement"),
-        "terms": _first_and_last(history),
+        "terms": _first_and_last(read_history(run)),
     }
     record = read_record(folder)
     return found if record is None else found | {"analysis": record.values}
 
 
 def _first_and_last(history: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Of each term of the loss, without its weight: the first and the last value that training logged."""
+    """Pick the first and the last value that training logged of each term of the loss, without its weight."""
     logged = [entry for entry in history if "loss" in entry]
     names = [name for name in logged[0] if name.startswith("term/")] if logged else []
     return {name.removeprefix("term/"): [logged[0][name], logged[-1][name]] for name in names}

@@ -20,9 +20,9 @@ from torch import Tensor
 from evidence.tables import BASELINES
 from limbeck._internal.files import write_text
 from limbeck.analysis.loaded_run import LoadedRun, load_run
-from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.objective import Objective, Term
+from limbeck.runs.directory import StudyDirectory
 from limbeck.runs.files import read_mapping
 
 FILE = "dev_terms.json"
@@ -31,6 +31,7 @@ _PULLS = 4  # batches whose gradients are compared
 
 
 def main() -> None:
+    """Measure the first run of every method of a study."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("study", type=Path, help="the folder of a finished study, with its students")
     study = parser.parse_args().study
@@ -39,33 +40,33 @@ def main() -> None:
         # what students of these make of a loss that they did not train on
         beside = {label: load_run(runs[label], _EXAMPLES) for label in BASELINES if label in runs}
         for label, run in runs.items():
-            opened = beside.get(label) or load_run(run, _EXAMPLES)
-            found[task][label] = measure(opened, {**beside, label: opened}, study)
+            loaded = beside.get(label) or load_run(run, _EXAMPLES)
+            found[task][label] = measure_terms(loaded, {**beside, label: loaded}, study)
             print(task, label, found[task][label])
     write_text(study / FILE, json.dumps(found, indent=1) + "\n")
 
 
-def measure(opened: LoadedRun, students: dict[str, LoadedRun], folder: Path) -> dict[str, Any]:
-    """The terms of a method's loss for its student before training, and for trained ones; and how hard each pulls."""
-    objective = _without_preparation(opened.parts.distiller.objective).to(opened.device)
-    teacher = opened.teacher("validation", objective.needs().teacher, folder) if opened.parts.teacher else None
-    models = {"before": opened.before} | {label: run.after for label, run in students.items()}
+def measure_terms(loaded: LoadedRun, students: dict[str, LoadedRun], folder: Path) -> dict[str, Any]:
+    """Measure a method's loss terms for its student before training and for trained ones, and how hard each pulls."""
+    objective = _without_preparation(loaded.parts.distiller.objective).to(loaded.device)
+    teacher = loaded.teacher("validation", objective.needs().teacher, folder) if loaded.parts.teacher else None
+    models = {"before": loaded.before} | {label: run.after for label, run in students.items()}
     with torch.no_grad():
-        terms = {name: _terms(Distiller(model, objective, teacher), opened) for name, model in models.items()}
-    return {"terms": terms, "pulls": _pulls(Distiller(opened.before, objective, teacher), opened)}
+        terms = {name: _terms(Distiller(model, objective, teacher), loaded) for name, model in models.items()}
+    return {"terms": terms, "pulls": _pulls(Distiller(loaded.before, objective, teacher), loaded)}
 
 
 def first_runs(study: Path) -> dict[str, dict[str, Path]]:
-    """By task and label: the run of the first reported seed."""
+    """Find the run of the first reported seed, by task and label."""
     runs: dict[str, dict[str, Path]] = defaultdict(dict)
-    for entry in read_mapping(study / STUDY_RESULTS)["entries"]:
+    for entry in read_mapping(StudyDirectory(study).results)["entries"]:
         if entry["runs"]:
             runs[entry["task"]][entry["label"]] = study / entry["runs"][0]
     return runs
 
 
 def _without_preparation(objective: Objective) -> Objective:
-    """What a term learned of the training data before training is not kept in a run."""
+    """Leave out terms that learned from the training data before training, which a run does not keep."""
     kept: dict[str, tuple[float, Term]] = {
         name: (weight, term)
         for (name, weight), term in zip(objective.weights.items(), objective, strict=True)
@@ -74,19 +75,19 @@ def _without_preparation(objective: Objective) -> Objective:
     return Objective(**kept)
 
 
-def _terms(distiller: Distiller, opened: LoadedRun) -> dict[str, float]:
+def _terms(distiller: Distiller, loaded: LoadedRun) -> dict[str, float]:
     values: dict[str, list[float]] = defaultdict(list)
-    for batch in opened.batches():
+    for batch in loaded.batches():
         for name, value in distiller(**batch)["terms"].items():
             values[name].append(float(value))
     return {name: fmean(found) for name, found in values.items()}
 
 
-def _pulls(distiller: Distiller, opened: LoadedRun) -> dict[str, float]:
-    """The norm of the gradient of each term with its weight, on the student before training."""
+def _pulls(distiller: Distiller, loaded: LoadedRun) -> dict[str, float]:
+    """Compute the norm of the gradient of each term with its weight, on the student before training."""
     parameters = [weight for weight in distiller.student.parameters() if weight.requires_grad]
     pulls: dict[str, list[float]] = defaultdict(list)
-    for _, batch in zip(range(_PULLS), opened.batches(), strict=False):
+    for _, batch in zip(range(_PULLS), loaded.batches(), strict=False):
         for name, value in distiller(**batch)["terms"].items():
             weighted = distiller.objective.weights[name] * value
             found = torch.autograd.grad(weighted, parameters, retain_graph=True, allow_unused=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evidence.figures import draw
-from evidence.results import ABLATIONS, MAIN, OTHERS, Results
+from evidence.results import ABLATIONS, MAIN, OTHERS, ResultFiles
 from evidence.tables import (
     GROUPS,
     ablation_tables,
@@ -28,21 +28,22 @@ from limbeck.study.description import short_task
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- evidence: make evidence-page -->", "<!-- end of evidence -->"
 PICTURES = "evidence"  # beside the page
-MARKS = (
+MARKS_NOTE = (
     "†: better than `ft`, ‡: better than `kd`; ↓ behind a mark: worse (p < 0.05, Welch's t-test over seeds, "
     "two-sided, Holm over all comparisons of the table)."
 )
 
 
 def main() -> None:
+    """Write the page of the project at ``--root``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--root", type=Path, default=ROOT, help="the project's folder, by default this one")
     write(parser.parse_args().root)
 
 
 def write(root: Path) -> None:
-    """Everything under ``root`` that shows results, from its results alone."""
-    results = Results(root / "results")
+    """Write everything under ``root`` that shows results, from its results alone."""
+    results = ResultFiles(root / "results")
     if not results.tasks(MAIN):
         raise SystemExit(f"results/{MAIN} is empty. 'python -m evidence.run TASK' fills it.")
     docs = root / "docs"
@@ -52,20 +53,21 @@ def write(root: Path) -> None:
         old.unlink()
     images = "\n".join(f"![{drawn.alt}]({PICTURES}/{file.name})\n\n{drawn.caption}\n" for drawn, file in pictures)
     findings = (root / "evidence" / "findings.md").read_text(encoding="utf-8")
-    write_text(docs / "evidence.md", page(results, images, findings))
+    write_text(docs / "evidence.md", page_text(results, images, findings))
     readme = root / "README.md"
-    block = f"{_markdown(readme_table(results))}\n\n{MARKS}"
+    block = f"{_markdown(readme_table(results))}\n\n{MARKS_NOTE}"
     write_text(readme, _inserted(readme.read_text(encoding="utf-8"), block))
 
 
-def page(results: Results, images: str, findings: str) -> str:
+def page_text(results: ResultFiles, images: str, findings: str) -> str:
+    """Compose the page as Markdown."""
     parts = [
         "# Evidence: the papers' claims on real data",
         "<!-- written by make evidence-page from results/; change evidence/ instead -->",
         _what_was_done(results),
         "## Scores",
         _markdown(main_table(results)),
-        f"- Mean ± standard deviation over seeds, on the validation data, in hundredths.\n- {MARKS}\n"
+        f"- Mean ± standard deviation over seeds, on the validation data, in hundredths.\n- {MARKS_NOTE}\n"
         "- *paper*: what the paper reports of its own models (BERT-base or larger to 6 or 12 layers), by the same "
         "metric; these are other models, and only the order of methods can be compared.\n"
         "- *missing*: not run yet.",
@@ -105,9 +107,9 @@ def page(results: Results, images: str, findings: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _what_was_done(results: Results) -> str:
+def _what_was_done(results: ResultFiles) -> str:
     first = results.files[MAIN, results.tasks(MAIN)[0]]
-    file, method = first.values, next(iter(first.lines.values())).values
+    file, method = first.values, next(iter(first.methods.values())).values
     teacher = file["teacher"]
     trained, taught = teacher["recipe"]["train"], method["recipe"]["train"]
     sizes = [f"{number / 1e6:.1f} M" for number in (teacher["parameters"], method["runs"][0]["parameters"])]
@@ -123,7 +125,7 @@ def _what_was_done(results: Results) -> str:
     )
 
 
-def _sources(results: Results) -> str:
+def _sources(results: ResultFiles) -> str:
     rows = [_source(study, file.values) for (study, _), file in sorted(results.files.items())]
     return (
         "Every number above is computed from these files, each with the recipe, the seeds and the commit of its runs, "

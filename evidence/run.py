@@ -1,4 +1,4 @@
-"""Everything from data to page: ``python -m evidence.run mrpc cola --data data/glue``.
+"""Do everything from data to page: ``python -m evidence.run mrpc cola --data data/glue``.
 
 The study, how similar its students are to their teacher, each loss on validation data, the files in ``results/``, and
 the page. Tasks that are named together have their teachers trained side by side. All studies share one folder, and in
@@ -23,6 +23,7 @@ from limbeck.study.loading import load_study
 
 
 def main() -> None:
+    """Run the steps one after the other, each in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tasks", nargs="+", choices=[short_task(task) for task in TASKS], metavar="task")
     parser.add_argument("--study", choices=(MAIN, OTHERS, *ABLATIONS), default=MAIN)
@@ -32,7 +33,9 @@ def main() -> None:
     parser.add_argument("--workers", default="2")
     words = parser.parse_args()
     settings = [f"task.data_dir={words.data}", *([f"teacher.model={words.encoder}"] if words.encoder else [])]
-    _run("limbeck", *study(words.study, words.tasks), *settings, "--workers", words.workers, "-o", words.folder)
+    _run(
+        "limbeck", *study_arguments(words.study, words.tasks), *settings, "--workers", words.workers, "-o", words.folder
+    )
     if words.study == MAIN:
         for task, runs in first_runs(words.folder).items():
             pictures = words.folder / "figures" / short_task(task)
@@ -42,8 +45,8 @@ def main() -> None:
     _run("evidence.page")
 
 
-def study(name: str, tasks: Sequence[str]) -> list[str]:
-    """The study on these tasks alone, with what it sets for them."""
+def study_arguments(name: str, tasks: Sequence[str]) -> list[str]:
+    """Compose the arguments that run a study on these tasks alone, with what it sets for them."""
     source = name.replace("-", "/")
     known = load_study(source).tasks
     chosen = {task: known[task] for task in (f"glue/{task}" for task in tasks)}

@@ -1,4 +1,4 @@
-"""The page's tables, each from results alone."""
+"""Make the page's tables, each from results alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evidence.claims import CLAIMS, LEVEL, Finding, findings_of, verdict
-from evidence.results import MAIN, OTHERS, TASKS, Line, Results, compared, testable
+from evidence.results import MAIN, OTHERS, TASKS, MethodRuns, ResultFiles, compared, testable
 from limbeck.compare.tables import Cell, Table
 from limbeck.stats import Summary
 from limbeck.study.description import short_task
@@ -27,8 +27,8 @@ GROUPS = {
 ALL_METHODS = ("ft", "kd", "cka", "shape", "fsd", "fcd", "ics", "pkd", "rkd", "minilmv2")
 
 
-def main_table(results: Results) -> Table:
-    """Methods by tasks: ours with marks, and what the paper reports of its own models."""
+def main_table(results: ResultFiles) -> Table:
+    """Show methods by tasks: ours with marks, and what the paper reports of its own models."""
     marks = _marks(results)
     head = ["method"]
     for task in TASKS:
@@ -44,7 +44,8 @@ def main_table(results: Results) -> Table:
     return Table("Scores", tuple(head), tuple(rows))
 
 
-def claims_table(results: Results) -> Table:
+def claims_table(results: ResultFiles) -> Table:
+    """Show each claim with its verdict and the differences behind it."""
     rows = []
     for claim in CLAIMS:
         found = findings_of(claim, results)
@@ -53,8 +54,8 @@ def claims_table(results: Results) -> Table:
     return Table("Claims", ("paper", "claim", "here", "difference in points (p)"), tuple(rows), left=4)
 
 
-def ablation_tables(results: Results) -> list[Table]:
-    """One for each group; differences are against its first row."""
+def ablation_tables(results: ResultFiles) -> list[Table]:
+    """Make a table for each group; differences are against its first row."""
     tables = []
     for task in TASKS:
         for title, labels in GROUPS.items():
@@ -82,11 +83,11 @@ def ablation_tables(results: Results) -> list[Table]:
     return tables
 
 
-def terms_table(results: Results) -> Table:
-    """What each loss did: the terms at the beginning and the end of training, and the agreement with the teacher."""
+def terms_table(results: ResultFiles) -> Table:
+    """Show the terms of each loss at the beginning and the end of training, and the agreement with the teacher."""
     rows = []
     for task in results.tasks(MAIN):
-        for line in results.files[MAIN, task].lines.values():
+        for line in results.files[MAIN, task].methods.values():
             terms = [
                 f"{name} {_mean(line, name, 0):.3g} → {_mean(line, name, 1):.3g}"
                 for name in line.runs[0]["terms"]
@@ -98,11 +99,11 @@ def terms_table(results: Results) -> Table:
     return Table("Terms", ("task", "method", "terms, first → last", "agreement"), tuple(rows), left=3)
 
 
-def dev_table(results: Results) -> Table:
-    """What is left of each term on other texts than those of training, and how hard it pulls."""
+def dev_table(results: ResultFiles) -> Table:
+    """Show what is left of each term on other texts than those of training, and how hard it pulls."""
     rows = []
     for task in results.tasks(MAIN):
-        for line in results.files[MAIN, task].lines.values():
+        for line in results.files[MAIN, task].methods.values():
             measured = line.values["dev"] or {"pulls": {}}
             for term, pull in measured["pulls"].items():
                 of = {name: terms[term] for name, terms in measured["terms"].items()}
@@ -118,8 +119,8 @@ def dev_table(results: Results) -> Table:
     )
 
 
-def times_table(results: Results) -> Table:
-    """Minutes of training of one run, in one thread beside another run."""
+def times_table(results: ResultFiles) -> Table:
+    """Show the minutes of training of one run, in one thread beside another run."""
     tasks = results.tasks(MAIN)
     rows = []
     for label in ALL_METHODS:
@@ -132,19 +133,19 @@ def times_table(results: Results) -> Table:
     return Table("Minutes", ("method", *map(short_task, tasks)), tuple(rows))
 
 
-def settings_table(results: Results) -> Table:
-    """What the search tried on the seed that chose, and what it took."""
+def settings_table(results: ResultFiles) -> Table:
+    """Show what the search tried on the seed that chose, and what it took."""
     rows = []
     for study in (MAIN, OTHERS):
         for task in results.tasks(study):
-            for line in results.files[study, task].lines.values():
+            for line in results.files[study, task].methods.values():
                 tried = [_trial(**trial) for trial in line.values["searched"]]
                 rows.append((Cell(short_task(task)), Cell(line.label), Cell("; ".join(tried) or "nothing searched")))
     return Table("Settings", ("task", "method", "settings tried, with their scores"), tuple(rows), left=3)
 
 
-def readme_table(results: Results) -> Table:
-    """The first columns of the main table, for a smaller place."""
+def readme_table(results: ResultFiles) -> Table:
+    """Show the first columns of the main table, for a smaller place."""
     marks = _marks(results)
     tasks = results.tasks(MAIN)
     head = ("method", *(f"{short_task(task)} ({_metric(results, task)})" for task in tasks))
@@ -156,8 +157,8 @@ def readme_table(results: Results) -> Table:
     return Table("Methods", head, tuple(rows))
 
 
-def _marks(results: Results) -> dict[tuple[str, str], str]:
-    """Daggers by task and method: Holm over all comparisons of the table."""
+def _marks(results: ResultFiles) -> dict[tuple[str, str], str]:
+    """Choose daggers by task and method, with Holm's correction over all comparisons of the table."""
     pairs = []
     for task in TASKS:
         for label in ALL_METHODS:
@@ -174,7 +175,7 @@ def _marks(results: Results) -> dict[tuple[str, str], str]:
     return marks
 
 
-def _score(line: Line | None, marks: dict[tuple[str, str], str]) -> Cell:
+def _score(line: MethodRuns | None, marks: dict[tuple[str, str], str]) -> Cell:
     if line is None:
         return Cell(MISSING)
     missing = f", {line.values['missing']} {MISSING}" if line.values["missing"] else ""
@@ -185,14 +186,14 @@ def _spread(found: Summary) -> str:
     return f"{found.mean:.1f}" if found.sd is None else f"{found.mean:.1f} ± {found.sd:.1f}"
 
 
-def _printed(line: Line | None) -> Cell:
+def _printed(line: MethodRuns | None) -> Cell:
     printed = line.printed() if line else None
     if printed is None:
         return Cell("")
     return Cell(f"{printed['value']:g}" + (f" ± {printed['sd']:g}" if printed.get("sd") is not None else ""))
 
 
-def _of_teacher(results: Results, task: str, kind: str) -> Cell:
+def _of_teacher(results: ResultFiles, task: str, kind: str) -> Cell:
     file = results.files.get((MAIN, task))
     if file is None:
         return Cell(MISSING)
@@ -204,7 +205,7 @@ def _row(name: str, cells: Sequence[Cell]) -> tuple[Cell, ...]:
     return (Cell(name), *(part for cell in cells for part in (cell, Cell(""))))
 
 
-def _metric(results: Results, task: str) -> str:
+def _metric(results: ResultFiles, task: str) -> str:
     found = [file for (_, of), file in results.files.items() if of == task]
     return str(found[0].values["teacher"]["metric"]) if found else MISSING
 
@@ -218,7 +219,7 @@ def _p(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
 
 
-def _mean(line: Line, term: str, place: int) -> float:
+def _mean(line: MethodRuns, term: str, place: int) -> float:
     return sum(run["terms"][term][place] for run in line.runs) / len(line.runs)
 
 

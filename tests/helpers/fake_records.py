@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from helpers.fake_runs import make_run, make_study
-from limbeck.analysis.record import NORMS, Record, write_record
+from limbeck.analysis.record import TOKEN_NORMS, Record, write_record
 
 RELATIONS = ("inter_euclidean", "inter_cosine", "intra_euclidean", "intra_cosine")
 SETTINGS = {"examples": 200, "batch_size": 32, "pool": "mean", "layer": "last", "estimator": "unbiased"}
@@ -32,7 +32,7 @@ def a_record(seed: int = 0, depths: tuple[int, int] = (6, 3), batches: int = 8, 
     arrays["layers.students"] = draw.uniform(0.3, 1, (student + 1, student + 1))
     size = len(SENTENCE["tokens"])
     for model in ("teacher", "student"):
-        for norm in NORMS:
+        for norm in TOKEN_NORMS:
             arrays[f"tokens.0.{model}.{norm}"] = draw.normal(size=(size, size)) * (30 if norm == "none" else 1)
     differences = [
         {"step": step, **{name: (3 - better) / (1 + step / 50) + draw.uniform(0, 0.1) for name in RELATIONS}}

@@ -17,7 +17,7 @@ from limbeck.analysis import loaded_run as opened
 from limbeck.analysis.analyze import Settings, analyze
 from limbeck.analysis.geometry import RELATIONS, IntraClassSimilarity, LayerCKA, RelationDifference, heat_map
 from limbeck.analysis.loaded_run import load_run
-from limbeck.analysis.record import NORMS, read_record
+from limbeck.analysis.record import TOKEN_NORMS, read_record
 
 pytestmark = pytest.mark.usefixtures("quick_collection")
 QUICK = Settings(cost=False)
@@ -58,7 +58,7 @@ def test_every_kind_of_run(run, name):
     for number, sentence in enumerate(values["sentences"]):
         size = len(sentence["tokens"])
         for side in ("teacher", "student") if taught else ("student",):
-            assert {arrays[f"tokens.{number}.{side}.{norm}"].shape for norm in NORMS} == {(size, size)}
+            assert {arrays[f"tokens.{number}.{side}.{norm}"].shape for norm in TOKEN_NORMS} == {(size, size)}
     check_cost(path, values["cost"], recipe_of(path), name)
 
 
@@ -178,7 +178,7 @@ def test_a_student_that_is_its_teacher(run):
     for row in values["relation_difference"]:
         assert {name: row[name] for name in RELATIONS} == pytest.approx(dict.fromkeys(RELATIONS, 0), abs=1e-5)
     assert values["intra_class_similarity"]["after"] == pytest.approx(values["intra_class_similarity"]["teacher"])
-    for norm in NORMS:
+    for norm in TOKEN_NORMS:
         assert arrays[f"tokens.0.student.{norm}"] == pytest.approx(arrays[f"tokens.0.teacher.{norm}"], abs=1e-4)
 
 

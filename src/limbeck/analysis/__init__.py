@@ -1,1 +1,1 @@
-"""What a distilled model has in common with its teacher, measured from run directories and their data."""
+"""Measure what a distilled model has in common with its teacher, from run directories and their data."""

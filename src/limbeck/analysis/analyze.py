@@ -18,7 +18,7 @@ from limbeck._internal.processes import (
     wait_for_all,
 )
 from limbeck.analysis.cost import cost_of
-from limbeck.analysis.geometry_pass import Estimator, Layer, SamplePooling, geometry
+from limbeck.analysis.geometry_pass import CKAEstimator, Layer, SamplePooling, geometry
 from limbeck.analysis.loaded_run import LoadedRun, load_run
 from limbeck.analysis.record import Record, read_record, write_record
 from limbeck.analysis.tokens import relations_of
@@ -29,12 +29,12 @@ logger = logging.getLogger("limbeck")
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured, and on what."""
+    """Hold what is measured, and on what."""
 
     examples: int = 1000  # of the validation data, at most
     pool: SamplePooling = "mean"  # how a sample's tokens become one row
     layer: Layer = "last"  # whose tokens and samples are related
-    estimator: Estimator = "unbiased"  # of the heat maps; between layers it always is
+    estimator: CKAEstimator = "unbiased"  # of the heat maps; between layers it always is
     sentences: tuple[str, ...] = ()  # whose tokens are related; without any, some of the data
     cost: bool = True
 
@@ -77,16 +77,16 @@ def analyze(
     return records
 
 
-def measure(opened: LoadedRun, settings: Settings, asked: dict[str, Any], folder: Path) -> Record:
-    """The record of a run; ``folder`` is for what the teacher computes."""
+def measure(loaded: LoadedRun, settings: Settings, asked: dict[str, Any], folder: Path) -> Record:
+    """Measure a run and return the record; ``folder`` is for what the teacher computes."""
     how = settings.pool, settings.layer, settings.estimator
-    values, arrays = geometry(opened, *how, folder)
-    values["sentences"], relations = relations_of(opened, settings.sentences, settings.layer)
+    values, arrays = geometry(loaded, *how, folder)
+    values["sentences"], relations = relations_of(loaded, settings.sentences, settings.layer)
     if settings.cost:
-        values["cost"] = cost_of(opened, folder)  # last, because it leaves the models changed
+        values["cost"] = cost_of(loaded, folder)  # last, because it leaves the models changed
     used = {
-        "examples": opened.examples,
-        "batch_size": opened.batch_size,
+        "examples": loaded.examples,
+        "batch_size": loaded.batch_size,
         "pool": settings.pool,
         "layer": settings.layer,
         "estimator": settings.estimator,

@@ -1,4 +1,4 @@
-"""How a student decides beside its teacher: what it restores of the teacher's answers, and how far it can be believed.
+"""Compare a student's decisions with its teacher's, and tell how far they can be believed.
 
 All of it from ``predictions.parquet``, without a model.
 """
@@ -13,15 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.compare.answers import PREDICTIONS, Answers, agreement, label_names, prediction_columns, read_answers
-from limbeck.metrics import METRICS
+from limbeck.compare.answers import Answers, agreement, prediction_columns, read_answers
+from limbeck.metrics import METRICS, answer_scores
+from limbeck.runs.directory import RunDirectory
+from limbeck.runs.reader import label_names
 
 _BINS = 10
 
 
 @dataclass(frozen=True)
 class Restoration:
-    """The student's answers scored as if the teacher's were the truth (Jung et al. 2023, figure 3).
+    """Hold scores of the student's answers as if the teacher's were the truth (Jung et al. 2023, figure 3).
 
     ``scores`` are precision, recall and f1 (of the second of two classes, of more classes their mean); of numbers
     pearson and spearman; of questions exact_match and f1.
@@ -33,7 +35,7 @@ class Restoration:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Reliability: in each bin of confidence how many answers there are, how sure they are and how many are right."""
+    """Hold, for each bin of confidence, how many answers there are, how sure they are and how many are right."""
 
     edges: np.ndarray  # of the bins, one more than there are bins
     counts: np.ndarray
@@ -45,7 +47,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Decisions:
-    """What there is to say about one run; None where its answers are of another kind or had no teacher."""
+    """Hold what there is to say about one run; None where its answers are of another kind or had no teacher."""
 
     agreement: float | None = None  # share of equal answers; of numbers their correlation
     restoration: Restoration | None = None
@@ -54,8 +56,8 @@ class Decisions:
 
 
 def decisions_of(run: Path) -> Decisions:
-    """From the predictions that a run keeps; runs on plain text keep none."""
-    file = run / PREDICTIONS
+    """Compute the decisions from the predictions that a run keeps; runs on plain text keep none."""
+    file = RunDirectory(run).predictions()
     if not file.is_file():
         return Decisions()
     answers = read_answers(file)
@@ -76,8 +78,6 @@ def _restored(answers: Answers, teacher: list[Any], run: Path) -> Restoration:
     if answers.kind == "numbers":
         return Restoration({name: METRICS[name](student, teacher) for name in ("pearson", "spearman")})
     if answers.kind == "questions":
-        from limbeck.metrics import answer_scores
-
         rated = np.array(
             [answer_scores(ours, [theirs], unanswerable=True) for ours, theirs in zip(student, teacher, strict=True)]
         )
@@ -85,11 +85,11 @@ def _restored(answers: Answers, teacher: list[Any], run: Path) -> Restoration:
         return Restoration({"exact_match": exact, "f1": f1})
     if answers.kind == "tags":
         student, teacher = ([tag for tags in rows for tag in tags] for rows in (student, teacher))
-    return restoration(student, teacher, label_names(run))
+    return restoration(student, teacher, label_names(RunDirectory(run)))
 
 
 def restoration(student: Any, teacher: Any, names: Sequence[str] = ()) -> Restoration:
-    """Of class indices (N,) or a 0/1 matrix (N, labels); a class that neither side ever answers counts in no mean."""
+    """Score class indices (N,) or a 0/1 matrix (N, labels); a class that neither side answers counts in no mean."""
     student, teacher = np.asarray(student), np.asarray(teacher)
     several = student.ndim == 2
     count = len(names) or (student.shape[1] if several else int(max(student.max(), teacher.max())) + 1)
@@ -117,7 +117,7 @@ def restoration(student: Any, teacher: Any, names: Sequence[str] = ()) -> Restor
 
 
 def calibration(probabilities: Any, labels: Any, bins: int = _BINS) -> Calibration:
-    """Of class probabilities (N, classes) against labels (N,)."""
+    """Compare class probabilities (N, classes) with labels (N,)."""
     probabilities, labels = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     sure, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     # bins are open on the left, so that a confidence of 1 is in the last
@@ -133,7 +133,7 @@ def calibration(probabilities: Any, labels: Any, bins: int = _BINS) -> Calibrati
 
 
 def _calibration(logits: Any, labels: Any) -> Calibration | None:
-    """None of a model that has diverged: it is sure of nothing, not even wrongly."""
+    """Compare logits with labels; None for a model that has diverged, which is sure of nothing, not even wrongly."""
     from scipy.special import softmax
 
     logits = np.asarray(logits, dtype=np.float64)

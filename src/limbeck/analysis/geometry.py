@@ -1,4 +1,4 @@
-"""What is measured of hidden features, batch by batch: CKA maps, relation difference, intra-class similarity."""
+"""Measure hidden features batch by batch: CKA maps, relation difference, intra-class similarity."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ RELATIONS = ("inter_euclidean", "inter_cosine", "intra_euclidean", "intra_cosine
 
 
 class LayerCKA:
-    """CKA of every layer of one model with every layer of another, over all batches seen (unbiased)."""
+    """Compute CKA of every layer of one model with every layer of another, over all batches seen (unbiased)."""
 
     def __init__(self) -> None:
         self._total = MinibatchCKA()
 
     def update(self, rows: Sequence[Tensor], columns: Sequence[Tensor]) -> None:
-        """Features of the same samples, (n, d) of each layer."""
+        """Add features of the same samples, (n, d) for each layer."""
         self._total.update(torch.stack(list(rows))[:, None], torch.stack(list(columns))[None])
 
     def value(self) -> np.ndarray:
-        """(layers of the first model, layers of the second)."""
+        """Return the CKA, (layers of the first model, layers of the second)."""
         return self._total.compute().numpy()
 
 
 def heat_map(teacher: Sequence[Tensor], other: Sequence[Tensor], estimator: str = "unbiased") -> np.ndarray:
-    """CKA of each mini-batch of the teacher with each of another model, (m, m): the same samples on the diagonal.
+    """Compute CKA of each mini-batch of the teacher with each of another model, (m, m): same samples on the diagonal.
 
     Each of the m mini-batches is (n, d), with the same n; off the diagonal, samples are paired as they come
     (Jung et al. 2023, figure 4).
@@ -42,7 +42,7 @@ def heat_map(teacher: Sequence[Tensor], other: Sequence[Tensor], estimator: str 
 
 
 class RelationDifference:
-    """How far relations differ between two models on average (Jung et al. 2023, equations 12 and 13).
+    """Measure how far relations differ between two models on average (Jung et al. 2023, equations 12 and 13).
 
     Inter: between the samples of a batch, whose features are those of their tokens side by side; intra: between the
     tokens of a sample. Relations are Euclidean distances and cosines.
@@ -53,7 +53,7 @@ class RelationDifference:
         self._weights: dict[str, float] = defaultdict(float)
 
     def update(self, student: Tensor, teacher: Tensor, mask: Tensor) -> None:
-        """Features of tokens (B, L, D) of both models; ``mask`` is True for real tokens."""
+        """Add features of tokens (B, L, D) of both models; ``mask`` is True for real tokens."""
         sides, mask = left_aligned(mask, student.double(), teacher.double())
         real = (mask[:, :, None] & mask[:, None, :]).double()
         for name, relate in (("euclidean", _distances), ("cosine", _cosines)):
@@ -68,6 +68,7 @@ class RelationDifference:
         self._weights[name] += weight
 
     def values(self) -> dict[str, float]:
+        """Return the mean difference of each kind of relation."""
         return {name: self._sums[name] / self._weights[name] for name in RELATIONS}
 
 
@@ -85,7 +86,7 @@ def _apart(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 class IntraClassSimilarity:
-    """M_ICS (Saadi et al. 2023): the mean cosine of each sample with all samples of its class, itself included.
+    """Measure M_ICS (Saadi et al. 2023): the mean cosine of each sample with all of its class, itself included.
 
     The cosines of a class add up to the square of its sum of unit vectors, so that only the sums are kept.
     """
@@ -95,7 +96,7 @@ class IntraClassSimilarity:
         self._counts: dict[int, int] = defaultdict(int)
 
     def update(self, features: Tensor, labels: Tensor) -> None:
-        """Features (n, d) of samples and their classes (n,)."""
+        """Add features (n, d) of samples and their classes (n,)."""
         units = unit(features.double())
         for label in labels.unique().tolist():
             rows = units[labels == label]
@@ -103,5 +104,6 @@ class IntraClassSimilarity:
             self._counts[label] += len(rows)
 
     def value(self) -> float:
+        """Return the mean over all samples."""
         of_classes = (float(total @ total) / self._counts[label] for label, total in self._sums.items())
         return sum(of_classes) / sum(self._counts.values())

@@ -1,4 +1,4 @@
-"""One pass over the data shows teacher, student before and student after side by side; one more for each checkpoint."""
+"""Measure teacher, student before and student after in one pass over the data, and each checkpoint in one more."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from limbeck.models.features import Features, Wanted
 
 SamplePooling = Literal["mean", "cls", "last"]
 Layer = Literal["last", "penultimate"]
-Estimator = Literal["unbiased", "biased"]
+CKAEstimator = Literal["unbiased", "biased"]
 
 
 @dataclass(frozen=True)
 class View:
-    """What is looked at in one model: every layer's samples, and one layer's tokens."""
+    """Choose what is looked at in one model: every layer's samples, and one layer's tokens."""
 
     depth: int
     layer: int
@@ -33,31 +33,35 @@ class View:
 
     @classmethod
     def of(cls, model: Any, pool: SamplePooling, layer: Layer) -> View:
+        """Choose for a model by the name of a layer."""
         depth = len(blocks_of(model))
         return cls(depth, depth if layer == "last" else max(1, depth - 1), pool)
 
     @property
     def wanted(self) -> Wanted:
+        """Name the features that the model must give."""
         samples: Any = {self.pool: range(self.depth + 1)}
         return Wanted(hidden=[self.layer], **samples)
 
     def layers(self, features: Features) -> list[Tensor]:
-        """Each layer's samples (B, D), from the embeddings up."""
+        """Return each layer's samples (B, D), from the embeddings up."""
         return [self._pooled(features, layer) for layer in range(self.depth + 1)]
 
     def samples(self, features: Features) -> Tensor:
+        """Return the chosen layer's samples (B, D)."""
         return self._pooled(features, self.layer)
 
     def _pooled(self, features: Features, layer: int) -> Tensor:
         return features[f"{self.pool}.{layer}"].float().cpu()
 
     def tokens(self, features: Features) -> Tensor:
+        """Return the chosen layer's tokens (B, L, D)."""
         return features.hidden[self.layer].float().cpu()
 
 
 @dataclass
-class Seen:
-    """What one model shows in a pass; relations and layers beside the teacher's, where there is one."""
+class ModelMeasures:
+    """Collect what one model shows in a pass; relations and layers beside the teacher's, where there is one."""
 
     view: View
     rows: list[Tensor] = field(default_factory=list)  # samples of each batch
@@ -66,31 +70,33 @@ class Seen:
     relations: RelationDifference = field(default_factory=RelationDifference)
 
     def update(self, features: Features, labels: Tensor | None) -> None:
+        """Add the features of a batch."""
         samples = self.view.samples(features)
         self.rows.append(samples)
         if labels is not None:
             self.classes.update(samples, labels.cpu())
 
     def beside(self, features: Features, teacher: Features, theirs: View) -> None:
+        """Add the features of a batch beside the teacher's."""
         self.layers.update(theirs.layers(teacher), self.view.layers(features))
         self.relations.update(self.view.tokens(features), theirs.tokens(teacher), features.mask.cpu())
 
 
 def geometry(
-    opened: LoadedRun, pool: SamplePooling, layer: Layer, estimator: Estimator, folder: Path
+    loaded: LoadedRun, pool: SamplePooling, layer: Layer, estimator: CKAEstimator, folder: Path
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Values and arrays of a record about hidden features; ``folder`` is for what the teacher computes."""
-    models = {"before": opened.before, "after": opened.after}
-    seen = {name: Seen(View.of(model, pool, layer)) for name, model in models.items()}
+    """Return values and arrays of a record about hidden features; ``folder`` is for what the teacher computes."""
+    models = {"before": loaded.before, "after": loaded.after}
+    seen = {name: ModelMeasures(View.of(model, pool, layer)) for name, model in models.items()}
     students = LayerCKA()
     teacher = None
     values: dict[str, Any] = {"layers": {"student": seen["after"].view.depth}}
-    if opened.parts.teacher is not None:
-        seen["teacher"] = Seen(View.of(opened.parts.teacher, pool, layer))
-        teacher = opened.teacher("validation", seen["teacher"].view.wanted, folder)
+    if loaded.parts.teacher is not None:
+        seen["teacher"] = ModelMeasures(View.of(loaded.parts.teacher, pool, layer))
+        teacher = loaded.teacher("validation", seen["teacher"].view.wanted, folder)
         values["layers"]["teacher"] = seen["teacher"].view.depth
-    of_classes = opened.parts.task.problem == "classification"
-    for batch in _shown(opened, "compare features"):
+    of_classes = loaded.parts.task.problem == "classification"
+    for batch in _shown(loaded, "compare features"):
         labels = batch["labels"] if of_classes else None
         features = {name: Capture(model)(batch, seen[name].view.wanted)[1] for name, model in models.items()}
         students.update(*(seen[name].view.layers(features[name]) for name in models))
@@ -105,9 +111,9 @@ def geometry(
         values["intra_class_similarity"] = {name: found.classes.value() for name, found in seen.items()}
     if teacher is None:
         return values, arrays
-    values["relation_difference"] = _over_training(opened, teacher, seen)
+    values["relation_difference"] = _over_training(loaded, teacher, seen)
     arrays |= {f"layers.{name}": seen[name].layers.value() for name in models}
-    full = {name: [rows for rows in found.rows if len(rows) == opened.batch_size] for name, found in seen.items()}
+    full = {name: [rows for rows in found.rows if len(rows) == loaded.batch_size] for name, found in seen.items()}
     if full["teacher"]:
         maps = {name: heat_map(full["teacher"], rows, estimator) for name, rows in full.items()}
         arrays |= {f"heat_map.{name}": found for name, found in maps.items()}
@@ -115,16 +121,16 @@ def geometry(
     return values, arrays
 
 
-def _over_training(opened: LoadedRun, teacher: Any, seen: Mapping[str, Seen]) -> list[dict[str, float]]:
-    """The relation difference before training, at checkpoints that were kept, and after."""
-    last, theirs = int(opened.run.metrics()["steps"]), seen["teacher"].view
+def _over_training(loaded: LoadedRun, teacher: Any, seen: Mapping[str, ModelMeasures]) -> list[dict[str, float]]:
+    """Return the relation difference before training, at checkpoints that were kept, and after."""
+    last, theirs = int(loaded.run.metrics()["steps"]), seen["teacher"].view
     found = {0: seen["before"].relations.values(), last: seen["after"].relations.values()}
     view = seen["after"].view
-    for step, model in opened.checkpoints():
+    for step, model in loaded.checkpoints():
         if step in found:
             continue
         relations = RelationDifference()
-        for batch in _shown(opened, f"compare step {step}"):
+        for batch in _shown(loaded, f"compare step {step}"):
             _, features = Capture(model)(batch, Wanted(hidden=[view.layer]))
             target = teacher(batch, Wanted(hidden=[theirs.layer]))
             relations.update(view.tokens(features), theirs.tokens(target), features.mask.cpu())
@@ -132,9 +138,9 @@ def _over_training(opened: LoadedRun, teacher: Any, seen: Mapping[str, Seen]) ->
     return [{"step": step, **found[step]} for step in sorted(found)]
 
 
-def _shown(opened: LoadedRun, job: str) -> Any:
-    """The batches, with a bar, and without gradients."""
-    with progress(job, opened.examples) as steps, torch.no_grad():
-        for batch in opened.batches():
+def _shown(loaded: LoadedRun, job: str) -> Any:
+    """Yield the batches, with a bar, and without gradients."""
+    with progress(job, loaded.examples) as steps, torch.no_grad():
+        for batch in loaded.batches():
             yield batch
             steps.advance(len(batch["input_ids"]))

@@ -1,4 +1,4 @@
-"""What was measured of one run, as it lies in the ``analysis`` folder of its run directory.
+"""Keep what was measured of a run in the ``analysis`` folder of its run directory.
 
 No model is needed to read it, so nothing here imports torch.
 """
@@ -14,14 +14,14 @@ import numpy as np
 
 from limbeck._internal.files import replacing, write_text
 from limbeck.errors import RunError
+from limbeck.runs.directory import RunDirectory
 
-FOLDER = "analysis"
-NORMS = ("none", "l2", "layernorm", "softmax")  # Huang et al. 2023, figure 5
+TOKEN_NORMS = ("none", "l2", "layernorm", "softmax")  # Huang et al. 2023, figure 5
 
 
 @dataclass(frozen=True)
 class Record:
-    """Numbers and arrays of one run.
+    """Hold numbers and arrays of one run.
 
     ``values``, each where it could be measured::
 
@@ -47,18 +47,20 @@ class Record:
 
 
 def write_record(run: Path, record: Record) -> None:
-    folder = run / FOLDER
-    with replacing(folder / "arrays.npz") as file:
+    """Write a record into its run directory, in place of an older one."""
+    directory = RunDirectory(run)
+    with replacing(directory.analysis_arrays) as file:
         np.savez_compressed(file, **record.arrays)  # type: ignore[arg-type]
         # the values of an older record must not stand beside these arrays
-        (folder / "analysis.json").unlink(missing_ok=True)
+        directory.analysis_values.unlink(missing_ok=True)
     # last, because without it there is no record
-    write_text(folder / "analysis.json", json.dumps({"settings": record.settings, **record.values}, indent=2) + "\n")
+    values = {"settings": record.settings, **record.values}
+    write_text(directory.analysis_values, json.dumps(values, indent=2) + "\n")
 
 
 def read_record(run: Path) -> Record | None:
-    """What was measured of a run; None where nothing was."""
-    file, arrays = (run / FOLDER / name for name in ("analysis.json", "arrays.npz"))
+    """Read what was measured of a run; None where nothing was."""
+    file, arrays = RunDirectory(run).analysis_values, RunDirectory(run).analysis_arrays
     if not file.is_file():
         return None
     try:

@@ -146,10 +146,10 @@ def show_study(folder: Path) -> None:
     """A study's table, which is also written to files beside its results."""
     from limbeck._internal.files import write_text
     from limbeck.compare.comparison import compare_paths
-    from limbeck.compare.tables import Form, render, show_table
+    from limbeck.compare.tables import TableFormat, render, show_table
 
     result = compare_paths([folder])
-    forms: dict[str, Form] = {"md": "markdown", "tex": "latex", "csv": "csv"}
+    forms: dict[str, TableFormat] = {"md": "markdown", "tex": "latex", "csv": "csv"}
     for suffix, form in forms.items():
         write_text(folder / f"table.{suffix}", render(result.table, form))
     show_table(result.table, out)

@@ -11,7 +11,7 @@ from limbeck.cli.render import out, show_glue
 from limbeck.errors import RecipeError, unknown
 
 if TYPE_CHECKING:
-    from limbeck.compare.entries import Found
+    from limbeck.compare.entries import EntrySet
 
 Words = Annotated[
     list[str],
@@ -57,12 +57,12 @@ def compare(
     """
     from limbeck._internal.files import write_text
     from limbeck.compare.comparison import compare_paths
-    from limbeck.compare.details import details
-    from limbeck.compare.tables import check_form, form_of, render, show_table
+    from limbeck.compare.details import detail_tables
+    from limbeck.compare.tables import check_format, format_of, render, show_table
 
-    chosen = check_form(form) if form else form_of(output) if output else "terminal"
+    chosen = check_format(form) if form else format_of(output) if output else "terminal"
     result = compare_paths(paths, baselines=baseline, test=test, sided=sided, level=level, metric=metric, correct=holm)
-    tables = [result.table, *(details(result.scores, result.tests) if detailed else [])]
+    tables = [result.table, *(detail_tables(result.scores, result.tests) if detailed else [])]
     if output is not None:
         write_text(output, "\n".join(render(table, chosen) for table in tables))
         out.print(f"Written: {output}", highlight=False)
@@ -99,19 +99,19 @@ def analyze(
     from limbeck._internal.processes import on_rank_zero
     from limbeck.analysis.analyze import Settings
     from limbeck.analysis.analyze import analyze as measure
-    from limbeck.analysis.geometry_pass import Estimator, Layer, SamplePooling
+    from limbeck.analysis.geometry_pass import CKAEstimator, Layer, SamplePooling
     from limbeck.compare.entries import read_entries
     from limbeck.compare.tables import show_table
+    from limbeck.report.data import gather
     from limbeck.report.figures import all_figures
     from limbeck.report.folder import write_folder
-    from limbeck.report.gathered import gather
     from limbeck.report.tables import all_tables
 
     paths, overrides = _paths_and_overrides(words)
     for option, value, known in (
         ("pool", pool, SamplePooling),
         ("layer", layer, Layer),
-        ("estimator", estimator, Estimator),
+        ("estimator", estimator, CKAEstimator),
     ):
         choices = get_args(known)
         if value not in choices:
@@ -165,7 +165,7 @@ def _paths_and_overrides(words: list[str]) -> tuple[list[Path], list[str]]:
     return paths, [word for word in words if Path(word) not in paths]
 
 
-def _chosen(paths: list[Path], found: Found, all_seeds: bool) -> list[Path]:
+def _chosen(paths: list[Path], found: EntrySet, all_seeds: bool) -> list[Path]:
     """The runs to measure: those that are named, and of studies and folders the first seed of each method."""
     named = {path.resolve() for path in paths}
     chosen = [
@@ -181,6 +181,6 @@ def glue(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Finished runs; several seeds are averaged.")],
 ) -> None:
     """Show the GLUE scores of finished runs in one table, with the averages that GLUE and papers report."""
-    from limbeck.compare.glue_table import read_runs
+    from limbeck.compare.glue_table import read_glue_scores
 
-    show_glue(read_runs(runs))
+    show_glue(read_glue_scores(runs))

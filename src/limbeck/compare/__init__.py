@@ -1,1 +1,1 @@
-"""Finished runs in one table, with tests of their differences. Nothing here loads a model."""
+"""Compare finished runs in one table, with tests of their differences. Nothing here loads a model."""

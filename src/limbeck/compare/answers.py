@@ -1,8 +1,7 @@
-"""What runs predicted, example by example, from the predictions.parquet that each keeps."""
+"""Read what runs predicted, example by example, from the predictions that each keeps."""
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,16 +11,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from limbeck.errors import DataError
-from limbeck.metrics import METRICS, entities
-from limbeck.runs.reader import Run
+from limbeck.metrics import METRICS, entities, normalized_answer
+from limbeck.runs.directory import RunDirectory
+from limbeck.runs.reader import Run, label_names
 
-PREDICTIONS = "predictions.parquet"
 _WORD_SCORES = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
 Kind = Literal["classes", "labels", "numbers", "tags", "questions"]
 
 
 class Sample(NamedTuple):
-    """What the paired bootstrap takes for one run."""
+    """Hold what the paired bootstrap takes for one run."""
 
     metric: str
     predictions: np.ndarray
@@ -30,7 +29,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Answers:
-    """One file of predictions, in the order of the validation data."""
+    """Hold one file of predictions, in the order of the validation data."""
 
     file: Path
     kind: Kind
@@ -40,7 +39,7 @@ class Answers:
     ratings: dict[str, list[float]]  # of questions: exact_match and f1
 
     def right(self) -> np.ndarray:
-        """Which examples are right as a whole: all labels of a row, all tags of a sentence, the exact answer."""
+        """Tell which examples are right as a whole: all labels of a row, all tags of a sentence, the exact answer."""
         if self.kind == "numbers":
             raise DataError(
                 f"{self.file}: predicted numbers are not right or wrong, which is what McNemar's test is about. "
@@ -51,7 +50,7 @@ class Answers:
         return np.array([ours == theirs for ours, theirs in zip(self.predictions, self.labels, strict=True)])
 
     def sample(self, metric: str) -> Sample | None:
-        """For the bootstrap of this metric; None where it is no function of sums over examples."""
+        """Prepare the bootstrap of a metric; None where it is no function of sums over examples."""
         if self.kind == "questions":
             return Sample("mean", np.array(self.ratings[metric]), None) if metric in self.ratings else None
         if self.kind == "tags":
@@ -61,11 +60,11 @@ class Answers:
         return Sample(metric, np.array(self.predictions), labels) if metric in METRICS else None
 
     def _word_counts(self, metric: str) -> np.ndarray | None:
-        """(N, 3) numbers r, a, b of each sentence, so that the metric is 2r / (a + b) of their sums."""
+        """Count (N, 3) numbers r, a, b of each sentence, so that the metric is 2r / (a + b) of their sums."""
         pairs = list(zip(self.predictions, self.labels, strict=True))
         if metric == "token_accuracy":
             return np.array([(sum(map(operator.eq, *pair)), len(pair[1]), len(pair[1])) for pair in pairs])
-        names = label_names(self.file.parent)
+        names = label_names(RunDirectory(self.file.parent))
         if not names:
             return None
         found = [[entities([names[tag] for tag in tags]) for tags in pair] for pair in pairs]
@@ -75,19 +74,21 @@ class Answers:
 
 
 def answers_of(run: Run, metric: str | None = None) -> tuple[Answers, str]:
-    """The predictions that a metric scores, and its name there: MNLI's mismatched data have a file of their own."""
-    for file in sorted(run.path.glob("predictions-*.parquet")) if metric else ():
-        suffix = "_" + file.stem.removeprefix("predictions-").removeprefix("validation_")
+    """Read the predictions that a metric scores, and its name there: MNLI's mismatched data have their own file."""
+    for split, file in run.directory.other_predictions().items():
+        suffix = "_" + split.removeprefix("validation_")
         if metric and metric.endswith(suffix):
             return read_answers(file), metric.removesuffix(suffix)
-    return read_answers(run.path / PREDICTIONS), metric or ""
+    return read_answers(run.directory.predictions()), metric or ""
 
 
 def has_answers(run: Run) -> bool:
-    return (run.path / PREDICTIONS).is_file()
+    """Tell whether a run keeps predictions."""
+    return run.directory.predictions().is_file()
 
 
 def read_answers(file: Path) -> Answers:
+    """Read a file of predictions."""
     import pyarrow as pa
 
     if not file.is_file():
@@ -112,7 +113,7 @@ def read_answers(file: Path) -> Answers:
 
 
 def prediction_columns(file: Path, names: Sequence[str]) -> dict[str, list[Any]]:
-    """Those of the columns that the file has."""
+    """Read those of the columns that the file has."""
     table = _read(file, names)
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
@@ -135,11 +136,11 @@ def _no_predictions(file: Path, error: Exception) -> DataError:
 
 
 def check_same_data(runs: Sequence[Run]) -> None:
-    """Scores on different examples cannot be compared, whatever the test."""
+    """Raise an error where runs were scored on different examples, which no test can compare."""
     if not runs:
         return
     first = runs[0]
-    reference = read_answers(first.path / PREDICTIONS) if has_answers(first) else None
+    reference = read_answers(first.directory.predictions()) if has_answers(first) else None
     for run in runs[1:]:
         seen = _difference(first, reference, run)
         if seen:
@@ -154,32 +155,21 @@ def _difference(first: Run, reference: Answers | None, run: Run) -> str:
         return f"{first.examples:,} and {run.examples:,} examples"
     if reference is None or not has_answers(run):
         return ""
-    answers = read_answers(run.path / PREDICTIONS)
+    answers = read_answers(run.directory.predictions())
     if answers.ids != reference.ids:
         return "other examples, or in another order"
     return "" if answers.labels == reference.labels else "the same examples with other labels"
 
 
 def agreement(ours: Answers, theirs: Answers) -> float:
-    """How often two runs predict the same, of words for tags; for numbers, how the predictions correlate."""
+    """Compute how often two runs predict the same, by words for tags; for numbers, how the predictions correlate."""
     a, b = ours.predictions, theirs.predictions
     if ours.kind == "numbers":
         return METRICS["pearson"](a, b)
     if ours.kind == "questions":
-        from limbeck.metrics import normalized_answer
-
         a, b = ([normalized_answer(text) for text in texts] for texts in (a, b))
     if ours.kind == "tags":
         a, b = ([tag for tags in rows for tag in tags] for rows in (a, b))
     if ours.kind == "labels":  # label by label, as the agreement with a teacher is counted
         return float((np.array(a) == np.array(b)).mean())
     return float(np.mean([x == y for x, y in zip(a, b, strict=True)]))
-
-
-def label_names(run: Path) -> list[str]:
-    """Which label a number is; a run whose student was removed does not tell."""
-    try:
-        names = json.loads((run / "student" / "config.json").read_text(encoding="utf-8"))["id2label"]
-        return [str(names[str(number)]) for number in range(len(names))]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []

@@ -1,4 +1,4 @@
-"""From finished runs to one table: mean and deviation over seeds, the best in bold, daggers where chance is unlikely.
+"""Make one table of finished runs: mean and deviation over seeds, the best in bold, daggers beyond chance.
 
 It imports no model, so that tables appear at once.
 """
@@ -12,19 +12,28 @@ from typing import Any
 
 from limbeck.compare.answers import agreement, answers_of, check_same_data, has_answers
 from limbeck.compare.details import summaries
-from limbeck.compare.entries import Entry, Found, read_entries
+from limbeck.compare.entries import Entry, EntrySet, read_entries
 from limbeck.compare.score_table import NONE, notes_below, score_rows
-from limbeck.compare.significance import Column, as_dict, bootstrap, make_plan, make_tests, right_of, sample_of
+from limbeck.compare.significance import (
+    Column,
+    as_dict,
+    compare_by_bootstrap,
+    make_plan,
+    make_tests,
+    right_of,
+    sample_of,
+)
 from limbeck.compare.tables import Cell, Table
 from limbeck.errors import RecipeError, unknown
 from limbeck.metrics import readable_score
-from limbeck.runs.reader import Run, is_run, read_run
+from limbeck.runs.directory import RunDirectory
+from limbeck.runs.reader import Run, read_run
 from limbeck.stats import Comparison, Sided, mcnemar
 
 
 @dataclass(frozen=True)
-class Result:
-    """``scores`` and ``tests`` are what is behind the table, as plain values; ``warnings`` are among its notes too."""
+class ComparisonResult:
+    """Hold a table, and ``scores`` and ``tests`` behind it as plain values; ``warnings`` are among its notes too."""
 
     table: Table
     tests: list[dict[str, Any]]
@@ -41,10 +50,10 @@ def compare_paths(
     level: float | None = None,
     metric: str | None = None,
     correct: bool = True,
-) -> Result:
-    """The table of everything at these paths; two run directories alone are compared example by example."""
+) -> ComparisonResult:
+    """Compare everything at these paths; two run directories alone are compared example by example."""
     folders = [Path(path) for path in paths]
-    if len(folders) == 2 and not baselines and test is None and all(map(is_run, folders)):
+    if len(folders) == 2 and not baselines and test is None and all(RunDirectory(folder).exists for folder in folders):
         ours, theirs = map(read_run, folders)
         if ours.task == theirs.task:
             side = make_plan((), (), "bootstrap", sided or "two", 0.05, correct=False).sided
@@ -54,7 +63,7 @@ def compare_paths(
 
 
 def compare(
-    found: Found,
+    found: EntrySet,
     *,
     baselines: Sequence[str] | None = None,
     test: str | None = None,
@@ -62,8 +71,8 @@ def compare(
     level: float | None = None,
     metric: str | None = None,
     correct: bool = True,
-) -> Result:
-    """A row for each label, a column for each task and metric; what is None is as the study says, if there is one.
+) -> ComparisonResult:
+    """Compare labels (rows) by task and metric (columns); what is None is as the study says, if there is one.
 
     Without a study there are no baselines, and the test is Welch's, two-sided, at the level 0.05.
     """
@@ -87,11 +96,11 @@ def compare(
         notes=tuple(notes_below(found, columns, plan, tested, warnings)),
     )
     tests = [as_dict(test.column, test.ours, test.theirs, test.found, test.p_holm) for test in tested]
-    return Result(table, tests, warnings, summaries(found.entries, columns))
+    return ComparisonResult(table, tests, warnings, summaries(found.entries, columns))
 
 
-def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Sided = "two") -> Result:
-    """Two runs on the same examples: every metric with the interval of the difference, and where they differ."""
+def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Sided = "two") -> ComparisonResult:
+    """Compare two runs on the same examples: the interval of the difference in every metric, and where they differ."""
     check_same_data([ours, theirs])
     columns = _columns([Entry(ours.task, "", (ours,))], metric)
     columns = [column for column in columns if column.metric in theirs.scores]
@@ -110,7 +119,7 @@ def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Si
         ]
         found: Comparison | str = "runs on plain text keep no predictions to compare"
         if kept:
-            found = bootstrap(name, [sample_of(ours, name)], [sample_of(theirs, name)], sided)
+            found = compare_by_bootstrap(name, [sample_of(ours, name)], [sample_of(theirs, name)], sided)
         if isinstance(found, Comparison):
             tests.append(as_dict(column, *names, found))
             ends = [_signed(name, end) for end in (found.low, found.high) if end is not None]
@@ -130,11 +139,11 @@ def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Si
     head = ("metric", *names, "difference", "95% interval", "p")
     table = Table(f"{ours.task}, validation data", head, tuple(rows), notes=tuple(notes))
     both = [Entry(run.task, name, (run,)) for name, run in zip(names, (ours, theirs), strict=True)]
-    return Result(table, tests, warnings, summaries(both, columns))
+    return ComparisonResult(table, tests, warnings, summaries(both, columns))
 
 
 def _decisions(ours: Run, theirs: Run, sided: Sided) -> tuple[Comparison | None, list[str]]:
-    """McNemar's test, where predictions are right or wrong, and how far they agree, for people."""
+    """Make McNemar's test, where predictions are right or wrong, and say how far they agree."""
     both = [answers_of(run)[0] for run in (ours, theirs)]
     alike = agreement(*both)
     if both[0].kind == "numbers":

@@ -1,4 +1,4 @@
-"""What is behind a table of scores, as two more: every mean with its interval, and every test with its p."""
+"""Show what is behind a table of scores in two more: every mean with its interval, every test with its p."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TESTS = ("task", "metric", "methods", "test", "difference", "95% interval", "p"
 
 
 def summaries(entries: Sequence[Entry], columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """The scores of each entry over its seeds, as plain values; left out are entries with a run that diverged."""
+    """Summarise each entry over its seeds, as plain values; left out are entries with a run that diverged."""
     found = []
     for column in columns:
         for entry in entries:
@@ -28,8 +28,8 @@ def summaries(entries: Sequence[Entry], columns: Sequence[Column]) -> list[dict[
     return found
 
 
-def details(scores: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """As tables for people."""
+def detail_tables(scores: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Show summaries and tests as tables."""
     over_seeds = [
         _row(
             *(score["task"], score["metric"], score["label"], str(score["count"])),

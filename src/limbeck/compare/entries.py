@@ -1,4 +1,4 @@
-"""Finished runs for a table: which of them are one setting with several seeds, and what to call it."""
+"""Find finished runs for a table: which of them are one setting with several seeds, and what to call it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from limbeck.errors import RunError
-from limbeck.runs.files import read_mapping
-from limbeck.runs.reader import WRONG, Reported, Run, damaged, is_finished, is_run, read_reported, read_run
+from limbeck.runs.directory import RunDirectory, StudyDirectory
+from limbeck.runs.files import MALFORMED, damaged, read_mapping
+from limbeck.runs.reader import Reported, Run, parse_reported, read_run
 
-STUDY_RESULTS = "results.json"
 _NAME_RUNS = "Name run directories of 'finetune' or 'distill', folders of them, or a study's folder."
 _SETTINGS = ("baselines", "test", "sided", "level")
 # what tells seeds, places and papers' numbers apart, but not one way of training from another
@@ -23,7 +23,7 @@ _NO_SETTING = re.compile(r"(seed|(reported|grid)(\..*)?|(stages\.\d+\.)?teacher\
 
 @dataclass(frozen=True)
 class Entry:
-    """The runs of one setting on one task, by seed."""
+    """Hold the runs of one setting on one task, by seed."""
 
     task: str
     label: str
@@ -34,8 +34,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Found:
-    """The entries of a table, and what studies say about it."""
+class EntrySet:
+    """Hold the entries of a table, and what studies say about it."""
 
     entries: list[Entry]
     title: str = ""
@@ -44,27 +44,28 @@ class Found:
     settings: dict[str, Any] = field(default_factory=dict)  # baselines, test, sided, level
 
 
-def read_entries(paths: Sequence[str | Path]) -> Found:
-    """The runs at these paths, each a run directory, a study's folder, or a folder of run directories."""
+def read_entries(paths: Sequence[str | Path]) -> EntrySet:
+    """Read the runs at these paths, each a run directory, a study's folder, or a folder of run directories."""
     runs: dict[Path, Run] = {}
-    studies: list[Found] = []
+    studies: list[EntrySet] = []
     teachers: dict[str, Run] = {}
     notes: list[str] = []
     for path in map(Path, paths):
         if not path.is_dir():
             raise RunError(f"{path} is no folder. {_NAME_RUNS}")
-        if (path / STUDY_RESULTS).is_file():
-            studies.append(_read_study(path))
-        elif is_run(path):
+        study = StudyDirectory(path)
+        if study.finished:
+            studies.append(_read_study(study))
+        elif RunDirectory(path).exists:
             runs.setdefault(path.resolve(), read_run(path))
         else:
-            children = [child for child in sorted(path.iterdir()) if is_run(child)]
-            if not children and (path / "study.yaml").is_file():
-                raise RunError(f"The study {path} has no results yet. Compare what is finished: {path / 'runs'}.")
+            children = [child for child in map(RunDirectory, sorted(path.iterdir())) if child.exists]
+            if not children and study.exists:
+                raise RunError(f"The study {path} has no results yet. Compare what is finished: {study.runs}.")
             if not children:
                 raise RunError(f"{path} holds neither a run, nor runs, nor the results of a study. {_NAME_RUNS}")
-            finished = {child.resolve(): read_run(child) for child in children if is_finished(child)}
-            unfinished = [child.name for child in children if not is_finished(child)]
+            finished = {child.path.resolve(): read_run(child.path) for child in children if child.finished}
+            unfinished = [child.path.name for child in children if not child.finished]
             if unfinished:
                 notes.append(f"Left out of {path}, because they are not finished: {', '.join(unfinished)}.")
             taught = {Path(run.teacher).resolve(): run.task for run in finished.values() if run.teacher}
@@ -81,7 +82,7 @@ def read_entries(paths: Sequence[str | Path]) -> Found:
         for key, value in (studies[0].settings.items() if studies else ())
         if all(study.settings.get(key) == value for study in studies)
     }
-    return Found(
+    return EntrySet(
         entries=entries,
         title=", ".join(study.title for study in studies),
         teachers=teachers | {task: run for study in studies for task, run in study.teachers.items()},
@@ -90,44 +91,44 @@ def read_entries(paths: Sequence[str | Path]) -> Found:
     )
 
 
-def _read_study(folder: Path) -> Found:
-    file = folder / STUDY_RESULTS
-    values = read_mapping(file)
+def _read_study(study: StudyDirectory) -> EntrySet:
+    what = "the results of a study"
+    values = read_mapping(study.results, what)
     try:
         entries = [
             _entry(
                 str(entry["task"]),
                 str(entry["label"]),
-                [read_run(_inside(folder, run)) for run in entry["runs"]],
-                read_reported(entry.get("reported")),
+                [read_run(_inside(study, run)) for run in entry["runs"]],
+                parse_reported(entry.get("reported")),
                 int(entry.get("missing", 0)),
                 str(entry.get("why") or ""),
             )
             for entry in values["entries"]
         ]
-        teachers = {task: _inside(folder, run) for task, run in (values.get("teachers") or {}).items()}
-        return Found(
+        teachers = {task: _inside(study, run) for task, run in (values.get("teachers") or {}).items()}
+        return EntrySet(
             entries=entries,
             title=str(values["study"]),
             # a teacher that was given need not be a run
-            teachers={task: read_run(run) for task, run in teachers.items() if is_run(run)},
+            teachers={task: read_run(run) for task, run in teachers.items() if RunDirectory(run).exists},
             notes=tuple(note for note in (str(values.get("selection") or ""), _chosen(values["entries"])) if note),
             settings={key: values[key] for key in _SETTINGS if values.get(key) is not None},
         )
-    except WRONG as error:
-        raise damaged(file, "the results of a study", error) from error
+    except MALFORMED as error:
+        raise damaged(study.results, what, error) from error
 
 
-def _inside(folder: Path, run: str) -> Path:
-    """Analyses write into the runs of a study: a file that came with it must not choose other places."""
+def _inside(study: StudyDirectory, run: str) -> Path:
+    """Locate a run inside its study; a file that came with a study must not choose where analyses write."""
     name = os.path.normpath(run)
     if os.path.isabs(name) or name.partition(os.sep)[0] == os.pardir:
-        raise RunError(f"{folder / STUDY_RESULTS} names '{run}', which is outside of the study. Repeat the study.")
-    return folder / name
+        raise RunError(f"{study.results} names '{run}', which is outside of the study. Repeat the study.")
+    return study.path / name
 
 
 def _chosen(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Which settings a search chose, for the notes."""
+    """Say which settings a search chose, for the notes."""
     several = len({entry["task"] for entry in entries}) > 1
     found = []
     for entry in entries:
@@ -161,7 +162,7 @@ class _Setting(NamedTuple):
 
 
 def _grouped(runs: Sequence[Run]) -> list[Entry]:
-    """Run directories by what they were trained to do, whatever their seeds."""
+    """Group run directories by what they were trained to do, whatever their seeds."""
     groups: dict[_Setting, list[Run]] = {}
     options: dict[_Setting, dict[str, str]] = {}
     for run in runs:
@@ -179,7 +180,7 @@ def _grouped(runs: Sequence[Run]) -> list[Entry]:
 
 
 def _telling(same_method: Mapping[_Setting, Mapping[str, str]], ours: Mapping[str, str]) -> list[str]:
-    """``temperature=5``: the options that tell a method's settings on one task apart, on that task or another."""
+    """List the options, such as ``temperature=5``, that tell a method's settings on any one task apart."""
     differing: dict[str, None] = {}
     for task in {key.task for key in same_method}:
         found = [options for key, options in same_method.items() if key.task == task]
@@ -194,7 +195,7 @@ def _telling(same_method: Mapping[_Setting, Mapping[str, str]], ours: Mapping[st
 
 
 def _flat(values: Any, where: str = "") -> dict[str, str]:
-    """Settings by their place (``stages.1.method.temperature``), as text in which 5 and 5.0 are the same."""
+    """List settings by their place (``stages.1.method.temperature``), as text in which 5 and 5.0 are the same."""
     if isinstance(values, list) and any(isinstance(value, dict) for value in values):
         values = dict(enumerate(values, start=1))
     if isinstance(values, dict):

@@ -1,14 +1,15 @@
-"""Finished runs of GLUE tasks as one table: the mean over seeds, and the averages that GLUE and the papers report."""
+"""Average finished runs of GLUE tasks: over seeds, and over tasks as GLUE and the papers do."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from limbeck.errors import DataError, RecipeError, RunError, unknown
+from limbeck.runs.directory import RESULTS, RunDirectory
+from limbeck.runs.files import MALFORMED, damaged
+from limbeck.runs.reader import check_finished
 from limbeck.tasks.glue import GLUE
 
 # GLUE's own score is the plain mean of the nine tasks; a task with several numbers counts once, with their mean.
@@ -30,41 +31,32 @@ AVERAGES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 
 
-def read_runs(runs: Sequence[str | Path]) -> dict[str, list[dict[str, float]]]:
-    """The metrics of finished runs by GLUE task, in GLUE's order; several runs of a task must be of one method."""
+def read_glue_scores(runs: Sequence[str | Path]) -> dict[str, list[dict[str, float]]]:
+    """Read the metrics of finished runs by GLUE task, in GLUE's order; the runs of a task must be of one method."""
     found: dict[str, list[dict[str, float]]] = {}
     first: dict[str, tuple[Path, str]] = {}
-    for run in map(Path, runs):
-        results = _results(run)
-        name = results["task"].removeprefix("glue/")
+    for run in map(RunDirectory, map(Path, runs)):
+        check_finished(run)
+        results = run.metrics()
+        try:
+            task, method, metrics = str(results["task"]), str(results["method"]), dict(results["metrics"])
+        except MALFORMED as error:
+            raise damaged(run.results, RESULTS, error) from error
+        name = task.removeprefix("glue/")
         if name not in GLUE:
-            raise RunError(f"{run} is a run of {results['task']}, which is no GLUE task. Name runs of GLUE tasks only.")
-        other, method = first.setdefault(name, (run, results["method"]))
-        if results["method"] != method:
+            raise RunError(f"{run.path} is a run of {task}, which is no GLUE task. Name runs of GLUE tasks only.")
+        other, its_method = first.setdefault(name, (run.path, method))
+        if method != its_method:
             raise RunError(
-                f"{other} ({method}) and {run} ({results['method']}) are runs of glue/{name} by different methods, "
+                f"{other} ({its_method}) and {run.path} ({method}) are runs of glue/{name} by different methods, "
                 "whose mean says nothing. Name the runs of one method."
             )
-        found.setdefault(name, []).append(results["metrics"])
+        found.setdefault(name, []).append(metrics)
     return {name: found[name] for name in GLUE if name in found}
 
 
-def _results(run: Path) -> dict[str, Any]:
-    file = run / "metrics.json"
-    if not file.is_file():
-        seen = "it has no metrics.json" if run.is_dir() else "there is no such folder"
-        raise RunError(f"{run} is no finished run: {seen}. Name the run directories of 'finetune' or 'distill'.")
-    try:
-        results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if {"task", "method", "metrics"} <= results.keys():
-            return results
-    except (ValueError, AttributeError):
-        pass
-    raise RunError(f"{file} does not hold the results of a run. Name the run directories of 'finetune' or 'distill'.")
-
-
 def mean_scores(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, float]]:
-    """The mean over the runs of each task, of the metrics that all of them have."""
+    """Average the runs of each task, over the metrics that all of them have."""
     return {
         task: {name: fmean(run[name] for run in found) for name in found[0] if all(name in run for run in found)}
         for task, found in runs.items()
@@ -72,14 +64,14 @@ def mean_scores(runs: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, 
 
 
 def glue_average(scores: Mapping[str, Mapping[str, float]], kind: str) -> float:
-    """One of ``AVERAGES``, of the metrics of each task, e.g. ``{"cola": {"mcc": 0.55}, ...}``."""
+    """Compute one of ``AVERAGES`` from the metrics of each task, e.g. ``{"cola": {"mcc": 0.55}, ...}``."""
     if missing := missing_scores(scores, kind):
         raise DataError(f"The average '{kind}' cannot be computed: {', '.join(missing)} missing.")
     return fmean(fmean(scores[task][name] for name in names) for task, names in AVERAGES[kind].items())
 
 
 def missing_scores(scores: Mapping[str, Mapping[str, float]], kind: str) -> list[str]:
-    """What an average still needs: ``cola``, or ``mnli (accuracy_mismatched)`` where only some metrics are missing."""
+    """List what an average needs: ``cola``, or ``mnli (accuracy_mismatched)`` where only some metrics are missing."""
     if kind not in AVERAGES:
         raise RecipeError(unknown("average", kind, AVERAGES, f"There are {', '.join(AVERAGES)}."))
     missing = []

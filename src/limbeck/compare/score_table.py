@@ -1,4 +1,4 @@
-"""The rows and notes of a table of scores: what each cell and each sentence below it says."""
+"""Write the rows of a table of scores, and the notes below it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from limbeck.compare.entries import Entry, Found
+from limbeck.compare.entries import Entry, EntrySet
 from limbeck.compare.significance import MARKS, Column, Tested, TestPlan
 from limbeck.compare.tables import Cell
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
@@ -17,13 +17,13 @@ from limbeck.stats import summary
 
 NONE = Cell("\N{EN DASH}")  # not known
 _BLANK = Cell("")
-Row = tuple[Cell, ...]
+_Row = tuple[Cell, ...]
 
 
 def score_rows(
-    found: Found, labels: Sequence[str], columns: Sequence[Column], plan: TestPlan, tested: Sequence[Tested]
-) -> tuple[tuple[str, ...], tuple[Row, ...], int]:
-    """The head, the rows, and how many of them come before the students."""
+    found: EntrySet, labels: Sequence[str], columns: Sequence[Column], plan: TestPlan, tested: Sequence[Tested]
+) -> tuple[tuple[str, ...], tuple[_Row, ...], int]:
+    """Return the head, the rows, and how many of them come before the students."""
     entries = {(entry.task, entry.label): entry for entry in found.entries}
     several = len({column.task for column in columns}) > 1
     head = ["method", "parameters"]
@@ -51,8 +51,9 @@ def score_rows(
 
 
 def notes_below(
-    found: Found, columns: Sequence[Column], plan: TestPlan, tested: Sequence[Tested], warnings: Sequence[str]
+    found: EntrySet, columns: Sequence[Column], plan: TestPlan, tested: Sequence[Tested], warnings: Sequence[str]
 ) -> list[str]:
+    """Write what a reader must know about seeds, teachers, marks and papers."""
     tasks = dict.fromkeys(entry.task for entry in found.entries)
     left_out = [task for task in tasks if task not in {column.task for column in columns}]
     without = f"Not shown, because they have no {columns[0].metric}: {', '.join(left_out)}."
@@ -71,7 +72,7 @@ def notes_below(
 def _scores(
     column: Column, entries: Mapping[str, Entry | None], plan: TestPlan, tested: Sequence[Tested]
 ) -> list[Cell]:
-    """The students' cells of one column."""
+    """Make the students' cells of one column."""
     scores = {
         label: _known(column.metric, [run.scores for run in entry.runs]) if entry else []
         for label, entry in entries.items()
@@ -127,32 +128,32 @@ def _printed(item: Reported | None) -> Cell:
     return Cell(" ± ".join(readable_score(item.metric, value / scale) for value in values))
 
 
-def _sizes(found: Found, label: str) -> list[int | None]:
+def _sizes(found: EntrySet, label: str) -> list[int | None]:
     return [run.parameters for entry in found.entries if entry.label == label for run in entry.runs]
 
 
-def _teacher_sizes(found: Found) -> list[int | None]:
+def _teacher_sizes(found: EntrySet) -> list[int | None]:
     seen = [run.teacher_parameters for entry in found.entries for run in entry.runs]
     return [*seen, *(run.parameters for run in found.teachers.values())]
 
 
 def _size(numbers: Iterable[int | None]) -> Cell:
-    """``66.4 M``, or ``66.4 M to 67.0 M`` where tasks or runs differ."""
+    """Write ``66.4 M``, or ``66.4 M to 67.0 M`` where tasks or runs differ."""
     known = sorted({number for number in numbers if number is not None})
-    texts = dict.fromkeys(count_of(number) for number in known[:1] + known[-1:])
+    texts = dict.fromkeys(readable_count(number) for number in known[:1] + known[-1:])
     return Cell(" to ".join(texts))
 
 
-def count_of(number: float) -> str:
-    """``66.4 M``"""
+def readable_count(number: float) -> str:
+    """Write a large number for people: ``66.4 M``."""
     for unit, size in (("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.1f} {unit}"
     return f"{number:g}"
 
 
-def _teachers(found: Found, task: str) -> dict[str, dict[str, float]]:
-    """The scores of each teacher that runs on a task had; one that a study fine-tuned is scored on more data."""
+def _teachers(found: EntrySet, task: str) -> dict[str, dict[str, float]]:
+    """Find the scores of each teacher that runs on a task had; one that a study fine-tuned is scored on more data."""
     runs = [run for entry in found.entries if entry.task == task for run in entry.runs if run.teacher_scores]
     teachers = {run.teacher: run.teacher_scores for run in runs}
     if task not in found.teachers:
@@ -190,7 +191,7 @@ def _about_missing(entries: Sequence[Entry]) -> list[str]:
     return notes
 
 
-def _about_teachers(found: Found, tasks: Iterable[str]) -> list[str]:
+def _about_teachers(found: EntrySet, tasks: Iterable[str]) -> list[str]:
     notes = []
     for task in tasks:
         teachers = _teachers(found, task)

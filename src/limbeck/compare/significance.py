@@ -1,4 +1,4 @@
-"""Which entries of a table differ from its baselines by more than chance."""
+"""Test which entries of a table differ from its baselines by more than chance."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ _SIDES = {"two": "two-sided", "greater": "one-sided", "observed": "one-sided tow
 
 
 class Column(NamedTuple):
+    """Name a column of a table of scores."""
+
     task: str
     metric: str
     main: bool  # the task's first metric
@@ -37,7 +39,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class TestPlan:
-    """How the entries are compared, and with which of them."""
+    """Hold how the entries are compared, and with which of them."""
 
     baselines: tuple[str, ...]
     test: Test
@@ -46,7 +48,7 @@ class TestPlan:
     correct: bool  # for the number of tests in the table
 
     def describe(self, tests: int) -> str:
-        """For the notes of a table: ``p < 0.05, Welch t-test over seeds, two-sided, Holm over 12 tests``."""
+        """Describe the tests for notes: ``p < 0.05, Welch t-test over seeds, two-sided, Holm over 12 tests``."""
         together = f"Holm over {tests} tests" if self.correct else f"not corrected for {tests} tests"
         parts = [f"p < {self.level:g}", _NAMES[self.test], _SIDES[self.sided], *([together] if tests > 1 else [])]
         return ", ".join(parts)
@@ -54,6 +56,8 @@ class TestPlan:
 
 @dataclass(frozen=True)
 class Tested:
+    """Hold the test of one entry against one baseline in one column."""
+
     column: Column
     ours: str
     theirs: str
@@ -64,7 +68,7 @@ class Tested:
 
 
 def as_dict(column: Column, ours: str, theirs: str, found: Comparison, p_holm: float | None = None) -> dict[str, Any]:
-    """A test as plain values, for programs."""
+    """Return a test as plain values, for programs."""
     names = {"task": column.task, "metric": column.metric, "ours": ours, "theirs": theirs}
     values = {"difference": found.difference, "low": found.low, "high": found.high, "p": found.p, "p_holm": p_holm}
     return names | values | {"test": found.test}
@@ -73,7 +77,7 @@ def as_dict(column: Column, ours: str, theirs: str, found: Comparison, p_holm: f
 def make_plan(
     labels: Sequence[str], baselines: Sequence[str], test: str, sided: str, level: float, correct: bool
 ) -> TestPlan:
-    """The wishes of a user or a study, checked."""
+    """Check the wishes of a user or a study."""
     for kind, name, known in (("test", test, get_args(Test)), ("side", sided, get_args(Sided))):
         if name not in known:
             raise RecipeError(unknown(kind, name, known, f"There are {', '.join(known)}."))
@@ -89,7 +93,7 @@ def make_plan(
 
 
 def make_tests(entries: Sequence[Entry], columns: Sequence[Column], plan: TestPlan) -> tuple[list[Tested], list[str]]:
-    """Every entry against every baseline in every column, and what to know about that."""
+    """Test every entry against every baseline in every column, and warn of what such tests cannot show."""
     pairs: list[tuple[Column, Entry, Entry]] = []
     for column in columns:
         if plan.test == "mcnemar" and not column.main:
@@ -134,7 +138,7 @@ def _runs(entry: Entry, column: Column) -> list[Run]:
 
 
 def _compared(column: Column, ours: Entry, theirs: Entry, plan: TestPlan) -> tuple[list[Run], list[Run]]:
-    """The runs of both sides that a test uses: for pairs, those with seeds that both have."""
+    """Find the runs of both sides that a test uses: for pairs, those with seeds that both have."""
     a, b = _runs(ours, column), _runs(theirs, column)
     if plan.test == "paired":
         common = {run.seed for run in a} & {run.seed for run in b}
@@ -143,7 +147,7 @@ def _compared(column: Column, ours: Entry, theirs: Entry, plan: TestPlan) -> tup
 
 
 class _Predictions:
-    """What tests need of each run's predictions, read once however many tests there are."""
+    """Read what tests need of each run's predictions once, however many tests there are."""
 
     def __init__(self) -> None:
         self.right = cache(right_of)
@@ -151,16 +155,18 @@ class _Predictions:
 
 
 def right_of(run: Run) -> np.ndarray:
+    """Tell which examples a run got right."""
     return answers_of(run)[0].right()
 
 
 def sample_of(run: Run, metric: str) -> Sample | None:
+    """Prepare the bootstrap of a metric for a run; None where the predictions do not tell it."""
     answers, name = answers_of(run, metric)
     return answers.sample(name)
 
 
 def _compare(column: Column, ours: Entry, theirs: Entry, plan: TestPlan, predictions: _Predictions) -> Comparison | str:
-    """The comparison, or why there is none."""
+    """Return the comparison, or why there is none."""
     both = _compared(column, ours, theirs, plan)
     if plan.test in _OVER_SEEDS:
         return _over_seeds(column.metric, *both, plan)
@@ -169,12 +175,13 @@ def _compare(column: Column, ours: Entry, theirs: Entry, plan: TestPlan, predict
         ours_right, theirs_right = ([predictions.right(run) for run in runs[:as_many]] for runs in both)
         return mcnemar_over_seeds(ours_right, theirs_right, sided=plan.sided)
     a, b = ([predictions.sample(run, column.metric) for run in runs] for runs in both)
-    return bootstrap(column.metric, a, b, plan.sided)
+    return compare_by_bootstrap(column.metric, a, b, plan.sided)
 
 
-def bootstrap(
+def compare_by_bootstrap(
     metric: str, ours: Sequence[Sample | None], theirs: Sequence[Sample | None], sided: Sided
 ) -> Comparison | str:
+    """Compare two sides by drawing the examples anew, or say why that cannot be done."""
     known_ours, known_theirs = ([sample for sample in side if sample is not None] for side in (ours, theirs))
     if len(known_ours) + len(known_theirs) < len(ours) + len(theirs):
         return f"the predictions that are kept do not tell {metric} of other examples, which the bootstrap needs"

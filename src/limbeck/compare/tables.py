@@ -1,4 +1,4 @@
-"""A table of results, and the same table for a terminal, as Markdown, as LaTeX and as CSV."""
+"""Write a table of results for a terminal, as Markdown, as LaTeX and as CSV."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from rich.text import Text
 
 from limbeck.errors import RecipeError, unknown
 
-Form = Literal["terminal", "markdown", "latex", "csv"]
-FORMS: tuple[Form, ...] = get_args(Form)
-_FORM_OF: dict[str, Form] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
-ENDINGS = tuple(_FORM_OF)
+TableFormat = Literal["terminal", "markdown", "latex", "csv"]
+TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
+_FORMATS: dict[str, TableFormat] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
+TABLE_SUFFIXES = tuple(_FORMATS)
 
 
 @dataclass(frozen=True)
 class Cell:
+    """Hold one cell of a table."""
+
     text: str
     bold: bool = False
     marks: str = ""  # daggers behind the text
@@ -33,7 +35,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """The first ``left`` columns are words and set left, the others right."""
+    """Hold a table whose first ``left`` columns are words and set left, the others right."""
 
     title: str
     head: tuple[str, ...]
@@ -43,8 +45,8 @@ class Table:
     left: int = 1
 
 
-def render(table: Table, form: Form) -> str:
-    """The table as text that ends with one line break. Text for a terminal is plain here, without bold."""
+def render(table: Table, form: TableFormat) -> str:
+    """Write the table as text that ends with one line break. Text for a terminal is plain here, without bold."""
     if form == "markdown":
         return _markdown(table)
     if form == "latex":
@@ -58,6 +60,7 @@ def render(table: Table, form: Form) -> str:
 
 
 def show_table(table: Table, console: Console) -> None:
+    """Print the table on a console."""
     title = _one_line(table.title)
     grid = rich.table.Table(title=Text(title) if title else None, title_justify="left")
     for place, name in enumerate(table.head):
@@ -71,23 +74,24 @@ def show_table(table: Table, console: Console) -> None:
         console.print(Text(_one_line(note)), soft_wrap=True)
 
 
-def form_of(file: Path) -> Form:
-    """The form that a file's name stands for."""
-    if file.suffix.lower() not in _FORM_OF:
-        known = ", ".join(_FORM_OF)
+def format_of(file: Path) -> TableFormat:
+    """Find the format that a file's name stands for."""
+    if file.suffix.lower() not in _FORMATS:
+        known = ", ".join(_FORMATS)
         raise RecipeError(f"{file}: which form? Use one of the endings {known}, or add --format.")
-    return _FORM_OF[file.suffix.lower()]
+    return _FORMATS[file.suffix.lower()]
 
 
-def check_form(name: str) -> Form:
-    for form in FORMS:
+def check_format(name: str) -> TableFormat:
+    """Raise an error where a format is not known."""
+    for form in TABLE_FORMATS:
         if form == name:
             return form
-    raise RecipeError(unknown("format", name, FORMS, f"There are {', '.join(FORMS)}."))
+    raise RecipeError(unknown("format", name, TABLE_FORMATS, f"There are {', '.join(TABLE_FORMATS)}."))
 
 
 def _one_line(text: str) -> str:
-    """Line breaks and other control characters would end a row."""
+    """Join lines, because line breaks and other control characters would end a row."""
     return " ".join("".join(" " if unicodedata.category(letter) == "Cc" else letter for letter in text).split())
 
 

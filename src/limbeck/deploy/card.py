@@ -11,7 +11,7 @@ from typing import Any
 
 from limbeck import __version__
 from limbeck._internal.files import readable_size
-from limbeck.compare.score_table import count_of
+from limbeck.compare.score_table import readable_count
 from limbeck.deploy.card_code import usage
 from limbeck.deploy.facts import Facts
 from limbeck.deploy.parity import Parity
@@ -170,11 +170,13 @@ def _deviation(facts: Facts, metric: str) -> str:
 def _cost(facts: Facts, served: Served, latency: Latency) -> str:
     lines = ["| | parameters | weights on disk | one text |", "|---|---:|---:|---:|"]
     size, milliseconds = readable_size(served.disk_bytes), f"{latency.milliseconds:.2f} ms"
-    lines.append(f"| this model | {count_of(served.parameters)} | {size} | {milliseconds} |")
+    lines.append(f"| this model | {readable_count(served.parameters)} | {size} | {milliseconds} |")
     if latency.before is not None:
-        lines.append(f"| as it was trained (PyTorch) | {count_of(served.parameters)} | | {latency.before:.2f} ms |")
+        lines.append(
+            f"| as it was trained (PyTorch) | {readable_count(served.parameters)} | | {latency.before:.2f} ms |"
+        )
     if facts.run is not None and facts.run.teacher_parameters is not None:
-        lines.append(f"| its teacher | {count_of(facts.run.teacher_parameters)} | | |")
+        lines.append(f"| its teacher | {readable_count(facts.run.teacher_parameters)} | | |")
     plural = "s" * (latency.threads != 1)
     note = (
         f"Median time of one text of {latency.tokens} tokens on {latency.processor}, {latency.threads} thread{plural}."

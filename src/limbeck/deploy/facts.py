@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from limbeck.compare.answers import answers_of, has_answers
-from limbeck.compare.entries import STUDY_RESULTS, read_entries
+from limbeck.compare.entries import read_entries
 from limbeck.errors import RunError
-from limbeck.runs.files import read_mapping
-from limbeck.runs.reader import Run, is_finished, read_run
+from limbeck.runs.directory import RunDirectory, StudyDirectory
+from limbeck.runs.reader import Run, last_stage, read_recipe, read_run
 from limbeck.stats import bootstrap_interval
 
 
@@ -41,13 +41,12 @@ class Facts:
     @property
     def last(self) -> Mapping[str, Any]:
         """The recipe of the last stage."""
-        settings = self.run.settings if self.run else {}
-        return settings["stages"][-1] if settings.get("stages") else settings
+        return last_stage(self.run.settings if self.run else {})
 
 
 def read_facts(model: str | Path, siblings: Sequence[str | Path] = ()) -> Facts:
     path = Path(model)
-    if not is_finished(path):
+    if not RunDirectory(path).finished:
         if siblings:
             raise RunError(f"--with names other seeds of a run, but {model} is not the directory of a finished run.")
         return Facts(public_name(str(model)))
@@ -66,8 +65,8 @@ def read_facts(model: str | Path, siblings: Sequence[str | Path] = ()) -> Facts:
 def public_name(source: str) -> Named:
     """A name on the hub as it is; of a run, what it was made from; of another folder, its last part."""
     folder = Path(source).expanduser()
-    if (folder / "recipe.yaml").is_file():
-        return _source(read_mapping(folder / "recipe.yaml"), folder)
+    if RunDirectory(folder).recipe.is_file():
+        return _source(read_recipe(RunDirectory(folder)), folder)
     if not folder.exists() and _on_hub(source):
         return Named(source, True)
     return Named(folder.resolve().name, False)
@@ -105,7 +104,7 @@ def _on_hub(source: str) -> bool:
 def _seeds(run: Run, siblings: Sequence[str | Path]) -> tuple[Run, ...]:
     """The runs that are named, or those of the study that this run belongs to."""
     study = run.path.resolve().parents[1]
-    if not siblings and not (study / STUDY_RESULTS).is_file():
+    if not siblings and not StudyDirectory(study).finished:
         return (run,)
     entries = read_entries([run.path, *siblings] if siblings else [study]).entries
     if siblings and len(entries) > 1:

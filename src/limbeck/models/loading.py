@@ -32,7 +32,7 @@ _PROBE = "It's a probe: tokenizers must agree on Words, numbers (3.14) and naïv
 def resolve(source: str | Path) -> str:
     """Return where to load a model from: what a run directory holds, or ``source``, a folder or a name on the hub."""
     run = RunDirectory(Path(source))
-    if (run.student / "config.json").is_file():
+    if run.student_config.is_file():
         return str(run.student)
     if run.recipe.is_file():
         raise ModelError(

@@ -1,4 +1,4 @@
-"""Single numbers of each label, as bars."""
+"""Draw single numbers of each label, as bars."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from limbeck.report.drawing import INK, Drawn
-from limbeck.report.gathered import Spread, Student, TaskResults, spread
-from limbeck.report.layout import GREY, TIMES_100, Room, look, of_task, panels, short
+from limbeck.report.data import Spread, StudentData, TaskData, spread
+from limbeck.report.drawing import INK, ReportFigure
+from limbeck.report.layout import GREY, TIMES_100, Room, look, panels, short, task_figure
 
 _THICK = 0.15  # inches, of a bar
 _HATCHES = ("", "///", "...")
 _COLOURS = tuple(look(number).colour for number in (0, 4, 2))
 
 
-def restoration_bars(task: TaskResults) -> list[Drawn]:
+def restoration_bars(task: TaskData) -> list[ReportFigure]:
+    """Draw how far each student gives its teacher's answers."""
     found = {student.label: restored(student) for student in task.students}
     found = {label: scores for label, scores in found.items() if scores}
     names = list(dict.fromkeys(name for scores in found.values() for name in scores if name != "agreement"))
@@ -44,7 +45,7 @@ def restoration_bars(task: TaskResults) -> list[Drawn]:
         for label, scores in found.items()
     ]
     return [
-        of_task(
+        task_figure(
             task.task,
             "restoration",
             "Restoration of the teacher's answers",
@@ -58,8 +59,8 @@ def restoration_bars(task: TaskResults) -> list[Drawn]:
     ]
 
 
-def restored(student: Student) -> dict[str, Spread]:
-    """The scores of restoration and the agreement, over seeds."""
+def restored(student: StudentData) -> dict[str, Spread]:
+    """Summarise the scores of restoration and the agreement over seeds."""
     found: dict[str, list[float]] = {}
     for decisions in student.decisions:
         for name, value in (decisions.restoration.scores if decisions.restoration else {}).items():
@@ -69,7 +70,8 @@ def restored(student: Student) -> dict[str, Spread]:
     return {name: over for name, values in found.items() if (over := spread(values)) is not None}
 
 
-def intra_class_bars(task: TaskResults) -> list[Drawn]:
+def intra_class_bars(task: TaskData) -> list[ReportFigure]:
+    """Draw how similar examples of one class are to each model."""
     place = "intra_class_similarity"
     students = {student: student.spread(place, "after") for student in task.students}
     known = {student: value for student, value in students.items() if value is not None}
@@ -88,7 +90,7 @@ def intra_class_bars(task: TaskResults) -> list[Drawn]:
     axes.set_ylabel("model")
     words = [f"{name} {value.mean:.2f}" for name, value, _ in bars]
     return [
-        of_task(
+        task_figure(
             task.task,
             "intra-class similarity",
             "Intra-class similarity",
@@ -105,7 +107,7 @@ def intra_class_bars(task: TaskResults) -> list[Drawn]:
 def _bars(
     axes: Any, rows: Sequence[float], values: Sequence[Spread | None], factor: float, height: float = _THICK, **how: Any
 ) -> None:
-    """Horizontal, so that names are read without turning the head; each with its number."""
+    """Draw bars horizontally, so that names are read without turning the head; each with its number."""
     known = [(row, value) for row, value in zip(rows, values, strict=True) if value is not None]
     means = np.array([factor * value.mean for _, value in known])
     deviations = np.array([factor * (value.sd or 0) for _, value in known])

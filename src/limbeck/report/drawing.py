@@ -1,4 +1,4 @@
-"""How figures look, and how they are written: as files for papers, and into the page.
+"""Style figures, and write them as files for papers and into the page.
 
 One style serves a white page and a dark one. Text, axes and grid are drawn in one ink, which in the page becomes the
 colour of the text around the figure; the colours of data can be told from white and from black.
@@ -61,8 +61,8 @@ _STYLE: Any = {
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A figure with what it shows in words; ``name`` is the stem of its files, ``kind`` its place in the page."""
+class ReportFigure:
+    """Hold a figure with what it shows in words; ``name`` is the stem of its files, ``kind`` its place in the page."""
 
     name: str
     title: str
@@ -75,6 +75,7 @@ class Drawn:
 
 @contextmanager
 def style() -> Iterator[None]:
+    """Draw everything inside the block in the report's style."""
     try:
         import matplotlib
     except ImportError as error:
@@ -85,13 +86,13 @@ def style() -> Iterator[None]:
         yield
 
 
-def save(drawn: Drawn, folder: Path) -> list[Path]:
-    """As SVG, PNG and PDF; the same figure gives the same bytes."""
+def save(drawn: ReportFigure, folder: Path) -> list[Path]:
+    """Write a figure as SVG, PNG and PDF; the same figure gives the same bytes."""
     return [save_as(drawn, folder / f"{drawn.name}{suffix}") for suffix in SUFFIXES]
 
 
-def save_as(drawn: Drawn, file: Path) -> Path:
-    """In the format that the file's name tells."""
+def save_as(drawn: ReportFigure, file: Path) -> Path:
+    """Write a figure in the format that the file's name tells."""
     words = {"Title": printable(drawn.title)}
     about = printable(drawn.alt)
     options: dict[str, dict[str, Any]] = {
@@ -105,8 +106,8 @@ def save_as(drawn: Drawn, file: Path) -> Path:
     return file
 
 
-def inline_svg(drawn: Drawn) -> str:
-    """For the page: it scales with it, takes its font and colour, and says in words what it shows."""
+def inline_svg(drawn: ReportFigure) -> str:
+    """Write a figure for the page: it scales with it, takes its font and colour, and says in words what it shows."""
     file = io.BytesIO()
     with style():
         drawn.figure.savefig(file, format="svg", metadata={"Date": None})
@@ -142,7 +143,7 @@ def _remove(parent: ElementTree.Element, tags: tuple[str, ...]) -> None:
 
 
 def _tidy(element: ElementTree.Element, prefix: str) -> None:
-    """Ids that are unique on a page, references without a name space, one ink, and no more digits than are seen."""
+    """Make ids unique on a page, drop name spaces, use one ink, and keep no more digits than are seen."""
     for name, value in list(element.attrib.items()):
         del element.attrib[name]
         name = name.rpartition("}")[2]
@@ -175,5 +176,5 @@ def _keep_referenced_ids(root: ElementTree.Element) -> None:
 
 
 def printable(text: str) -> str:
-    """XML has no place for control characters."""
+    """Replace control characters, which XML has no place for."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -1,17 +1,17 @@
-"""Every figure that finished runs give."""
+"""Draw every figure that finished runs give."""
 
 from __future__ import annotations
 
 from limbeck.report.bars import intra_class_bars, restoration_bars
-from limbeck.report.drawing import Drawn, style
-from limbeck.report.gathered import Results
-from limbeck.report.lines import curves, relation_difference, reliability
+from limbeck.report.data import ReportData
+from limbeck.report.drawing import ReportFigure, style
+from limbeck.report.lines import relation_difference, reliability, training_curves
 from limbeck.report.maps import heat_maps, layer_maps, token_maps
 from limbeck.report.tradeoff import trade_off
 
 _DRAW = (
     trade_off,
-    curves,
+    training_curves,
     restoration_bars,
     heat_maps,
     layer_maps,
@@ -22,7 +22,7 @@ _DRAW = (
 )
 
 
-def all_figures(results: Results) -> list[Drawn]:
-    """By kind, then by task."""
+def all_figures(results: ReportData) -> list[ReportFigure]:
+    """Draw all figures, by kind, then by task."""
     with style():
         return [drawn for draw in _DRAW for task in results.tasks for drawn in draw(task)]

@@ -1,4 +1,4 @@
-"""Every figure and table as files for papers and slides."""
+"""Write every figure and table as files for papers and slides."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limbeck._internal.files import file_name, write_text
-from limbeck.compare.tables import ENDINGS, Table, form_of, render
-from limbeck.report.drawing import Drawn, save
+from limbeck.compare.tables import TABLE_SUFFIXES, Table, format_of, render
+from limbeck.report.drawing import ReportFigure, save
 
 
-def write_folder(figures: Sequence[Drawn], tables: Sequence[Table], folder: Path) -> list[Path]:
-    """The figures (SVG, PNG, PDF) and the tables (Markdown, LaTeX, CSV) in ``folder``: their files."""
+def write_folder(figures: Sequence[ReportFigure], tables: Sequence[Table], folder: Path) -> list[Path]:
+    """Write figures (SVG, PNG, PDF) and tables (Markdown, LaTeX, CSV) into ``folder``, and return the files."""
     files = [file for drawn in figures for file in save(drawn, folder)]
     for table in tables:
         stem = file_name(*table.title.lower().replace(",", "").split())
-        for ending in ENDINGS:
+        for ending in TABLE_SUFFIXES:
             files.append(folder / f"{stem}{ending}")
-            write_text(files[-1], render(table, form_of(files[-1])))
+            write_text(files[-1], render(table, format_of(files[-1])))
     return files

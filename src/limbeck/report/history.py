@@ -1,36 +1,41 @@
-"""The log of a training: values of its loss terms, and scores on the validation data."""
+"""Read the curves of a training: values of its loss terms, and scores on the validation data."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.errors import RunError
-from limbeck.report.gathered import finite
+from limbeck.report.data import finite
+from limbeck.runs.directory import RunDirectory
+from limbeck.runs.reader import read_history
 
 _MOST = 200  # points of a line: more are not seen
 
 
-class Line(NamedTuple):
+class Curve(NamedTuple):
+    """Hold values over steps."""
+
     steps: np.ndarray
     values: np.ndarray
 
 
 class History(NamedTuple):
+    """Hold the curves of one stage of a training."""
+
     stage: str  # empty for a training in one stage
-    terms: dict[str, Line]
-    scores: Line | None
+    terms: dict[str, Curve]
+    scores: Curve | None
 
 
-def histories(run: Path, metric: str) -> list[History]:
-    """Of every stage of a run, those that logged something."""
-    stages = sorted(run.glob("stage-[0-9]*/history.jsonl"), key=lambda file: int(file.parent.name.rpartition("-")[2]))
-    files = [(f"stage {number}", file) for number, file in enumerate(stages, start=1)]
-    files.append((f"stage {len(stages) + 1}" if stages else "", run / "history.jsonl"))
-    found = [_history(stage, _entries(file), metric) for stage, file in files if file.is_file()]
+def histories(run: RunDirectory, metric: str) -> list[History]:
+    """Read the curves of every stage of a run that logged something."""
+    logged = [stage for stage in (*run.stages(), run) if stage.history.is_file()]
+    several = any(stage != run for stage in logged)
+    found = [
+        _history(f"stage {number}" if several else "", read_history(stage), metric)
+        for number, stage in enumerate(logged, start=1)
+    ]
     return [history for history in found if history.terms or history.scores]
 
 
@@ -40,20 +45,11 @@ def _history(stage: str, entries: list[dict[str, Any]], metric: str) -> History:
     return History(stage, {name: line for name, line in terms.items() if line}, _line(entries, f"eval_{metric}"))
 
 
-def _line(entries: list[dict[str, Any]], name: str) -> Line | None:
+def _line(entries: list[dict[str, Any]], name: str) -> Curve | None:
     points = [finite((entry.get("step"), entry.get(name))) for entry in entries]
     known = np.array([point for point in points if len(point) == 2])
     if not known.size:
         return None
     if len(known) > _MOST:
         known = np.array([part.mean(axis=0) for part in np.array_split(known, _MOST)])
-    return Line(known[:, 0], known[:, 1])
-
-
-def _entries(file: Path) -> list[dict[str, Any]]:
-    try:
-        entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, ValueError) as error:
-        seen = " ".join(str(error).split())
-        raise RunError(f"{file} is damaged ({seen}). Copy it again or repeat the run.") from error
-    return [entry for entry in entries if isinstance(entry, dict)]
+    return Curve(known[:, 0], known[:, 1])

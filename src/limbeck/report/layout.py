@@ -1,4 +1,4 @@
-"""Where panels, legends and texts go: sizes are in inches and fixed, so that no figure is squeezed by its labels."""
+"""Place panels, legends and texts: sizes are fixed in inches, so that no figure is squeezed by its labels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from limbeck._internal.files import file_name
 from limbeck.metrics import SMALLER_IS_BETTER
-from limbeck.report.drawing import INK, Drawn, printable
+from limbeck.report.drawing import INK, ReportFigure, printable
 
 COLOURS = "colours"  # tells a bar of colours from a panel
 COLUMNS = 4  # of panels: more are not readable
@@ -26,18 +26,18 @@ _CORRELATIONS = ("mcc", "pearson", "spearman")
 
 @dataclass(frozen=True)
 class Look:
-    """What tells one label from others: never the colour alone."""
+    """Tell one label from others: never by the colour alone."""
 
     colour: str
     marker: str
     dashes: Any = "-"
 
 
-TEACHER = Look(INK, "*")
+TEACHER_LOOK = Look(INK, "*")
 
 
 class Room(NamedTuple):
-    """Around a panel, for its ticks, title and labels."""
+    """Hold the room around a panel, for its ticks, title and labels."""
 
     left: float
     right: float
@@ -46,7 +46,7 @@ class Room(NamedTuple):
 
 
 def look(number: int) -> Look:
-    """The colours repeat after 7 labels with other dashes, the markers after 8."""
+    """Choose the look of a label; colours repeat after 7 labels with other dashes, markers after 8."""
     return Look(
         _COLOURS[number % len(_COLOURS)],
         _MARKERS[number % len(_MARKERS)],
@@ -57,7 +57,7 @@ def look(number: int) -> Look:
 def panels(
     count: int, width: float, height: float, room: Room, foot: float = 0.0, columns: int = COLUMNS
 ) -> tuple[Any, list[Any]]:
-    """A figure with panels of this size in rows, and a foot below them for a legend or a bar of colours."""
+    """Make a figure with panels of this size in rows, and a foot below them for a legend or a bar of colours."""
     from matplotlib.figure import Figure
 
     across = min(columns, count)
@@ -76,18 +76,21 @@ def panels(
 
 
 class Legend(NamedTuple):
+    """Hold the size of a legend."""
+
     columns: int
     height: float
 
 
 def legend_for(labels: Sequence[str], width: float) -> Legend:
-    """How many columns a legend of this width has, and how high it is."""
+    """Compute how many columns a legend of this width has, and how high it is."""
     each = max(map(len, labels)) * _LETTER + 0.6
     columns = max(1, min(len(labels), int(width / each)))
     return Legend(columns, -(-len(labels) // columns) * 0.2 + 0.15)
 
 
 def draw_legend(figure: Any, labels: Sequence[str], looks: Sequence[Look], legend: Legend) -> None:
+    """Draw one legend below all panels."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -97,7 +100,7 @@ def draw_legend(figure: Any, labels: Sequence[str], looks: Sequence[Look], legen
 
 
 def bar_of_colours(figure: Any, image: Any, words: str, foot: float) -> None:
-    """Below all panels, as wide as is needed to read it."""
+    """Draw the scale of colours below all panels, as wide as is needed to read it."""
     width, height = figure.get_size_inches()
     long = min(3.2, width - 0.6)
     box = ((width - long) / 2 / width, (foot - 0.2) / height, long / width, 0.11 / height)
@@ -105,7 +108,7 @@ def bar_of_colours(figure: Any, image: Any, words: str, foot: float) -> None:
 
 
 def short(text: str, inches: float = 2.4) -> str:
-    """A label as one line of at most this width, in a form that matplotlib and XML take.
+    """Write a label as one line of at most this width, in a form that matplotlib and XML take.
 
     The middle goes, because labels of one method differ at their end.
     """
@@ -117,38 +120,40 @@ def short(text: str, inches: float = 2.4) -> str:
 
 
 def stem(*names: str) -> str:
-    """The name of a figure's files, which is an anchor in the page too."""
+    """Name a figure's files; the name is an anchor in the page too."""
     return re.sub(r"[^\w.-]+", "-", file_name(*names).replace(" ", "-"))
 
 
-def of_task(
+def task_figure(
     task: str, kind: str, title: str, *, caption: str, alt: str, figure: Any, name: str = "", part: int = 1
-) -> Drawn:
-    """A figure about one task, or a part of one that would be too large; files are named by the kind, or ``name``."""
+) -> ReportFigure:
+    """Describe a figure about one task, or a part of one too large; ``name`` or the kind names its files."""
     files = stem(name or kind, task, *([str(part)] if part > 1 else []))
-    return Drawn(files, f"{title}, {task}{part_of(part)}", caption, alt, task, kind, figure)
+    return ReportFigure(files, f"{title}, {task}{part_of(part)}", caption, alt, task, kind, figure)
 
 
 def part_of(number: int) -> str:
+    """Say in a title which part of a figure this is."""
     return f", part {number}" if number > 1 else ""
 
 
 def in_parts(items: Sequence[Any], most: int) -> list[Sequence[Any]]:
+    """Divide items into parts of at most this many."""
     return [items[start : start + most] for start in range(0, len(items), most)]
 
 
 def scale(metric: str) -> float:
-    """Shares and correlations are shown in hundredths, as in every table."""
+    """Return the factor by which a metric is shown: hundredths for shares and correlations, as in every table."""
     return 1.0 if metric in SMALLER_IS_BETTER else 100.0
 
 
 def with_unit(metric: str) -> str:
-    """``accuracy (%)``, for an axis."""
+    """Write a metric with its unit for an axis: ``accuracy (%)``."""
     if metric in SMALLER_IS_BETTER:
         return metric
     return f"{metric} ({TIMES_100})" if metric in _CORRELATIONS else f"{metric} (%)"
 
 
 def listed(items: Sequence[str]) -> str:
-    """``kd, fsd and ft``"""
+    """Join words for a sentence: ``kd, fsd and ft``."""
     return " and ".join(filter(None, (", ".join(items[:-1]), items[-1]))) if items else ""

@@ -1,4 +1,4 @@
-"""What changes with training or with confidence: lines over steps, and reliability curves."""
+"""Draw what changes with training or with confidence: lines over steps, and reliability curves."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 
 from limbeck.analysis.decisions import Calibration
 from limbeck.metrics import readable_score
-from limbeck.report.drawing import INK, Drawn
-from limbeck.report.gathered import Student, TaskResults, finite, spread
-from limbeck.report.history import History, Line, histories
+from limbeck.report.data import StudentData, TaskData, finite, spread
+from limbeck.report.drawing import INK, ReportFigure
+from limbeck.report.history import Curve, History, histories
 from limbeck.report.layout import (
-    TEACHER,
+    TEACHER_LOOK,
     Look,
     Room,
     draw_legend,
     in_parts,
     legend_for,
     look,
-    of_task,
     panels,
     scale,
     short,
+    task_figure,
     with_unit,
 )
 
-RELATIONS = {
+RELATION_TITLES = {
     "inter_euclidean": "inter, Euclidean",
     "inter_cosine": "inter, cosine",
     "intra_euclidean": "intra, Euclidean",
@@ -42,8 +42,8 @@ class _Series(NamedTuple):
     history: History
 
 
-def curves(task: TaskResults) -> list[Drawn]:
-    """A panel for each loss term, and one for the score on the validation data."""
+def training_curves(task: TaskData) -> list[ReportFigure]:
+    """Draw a panel for each loss term, and one for the score on the validation data."""
     series = [found for student in task.students for found in _series(student, task.metric)]
     terms = list(dict.fromkeys(name for found in series for name in found.history.terms))
     scored = any(found.history.scores for found in series)
@@ -69,7 +69,7 @@ def curves(task: TaskResults) -> list[Drawn]:
         last = [f"{label} {readable_score(task.metric, line.values[-1])}" for label, line in drawn[-1].items()]
         words.append(f"{task.metric} on the validation data ends at {', '.join(last)}")
     return [
-        of_task(
+        task_figure(
             task.task,
             "curves",
             "Training",
@@ -83,19 +83,20 @@ def curves(task: TaskResults) -> list[Drawn]:
     ]
 
 
-def relation_difference(task: TaskResults) -> list[Drawn]:
+def relation_difference(task: TaskData) -> list[ReportFigure]:
+    """Draw how far relations are from the teacher's over training."""
     found = {student.label: _relations(student) for student in task.students}
-    drawn = [{label: lines[name] for label, lines in found.items() if name in lines} for name in RELATIONS]
+    drawn = [{label: lines[name] for label, lines in found.items() if name in lines} for name in RELATION_TITLES]
     if not any(drawn):
         return []
     looks = {student.label: look(student.number) for student in task.students if found[student.label]}
     figure, grid = _over_steps(drawn, looks, every_point=True)
-    for axes, title in zip(grid, RELATIONS.values(), strict=True):
+    for axes, title in zip(grid, RELATION_TITLES.values(), strict=True):
         axes.set_title(title, loc="left")
         axes.set_ylabel("relation difference")
-    words = [f"{title}: {_ends(lines)}" for title, lines in zip(RELATIONS.values(), drawn, strict=True) if lines]
+    words = [f"{title}: {_ends(lines)}" for title, lines in zip(RELATION_TITLES.values(), drawn, strict=True) if lines]
     return [
-        of_task(
+        task_figure(
             task.task,
             "relation difference",
             "Relation difference",
@@ -110,7 +111,8 @@ def relation_difference(task: TaskResults) -> list[Drawn]:
     ]
 
 
-def reliability(task: TaskResults) -> list[Drawn]:
+def reliability(task: TaskData) -> list[ReportFigure]:
+    """Draw how many answers are right at each confidence."""
     teacher = _pooled([d.teacher_calibration for student in task.students for d in student.decisions])
     students = [(student, _pooled([d.calibration for d in student.decisions])) for student in task.students]
     known = [(student, found) for student, found in students if found is not None]
@@ -121,7 +123,7 @@ def reliability(task: TaskResults) -> list[Drawn]:
     figure, grid = panels(len(parts), 2.5, 2.5, Room(0.65, 0.15, 0.15, 0.5 + legend_height), columns=3)
     for axes, part in zip(grid, parts, strict=True):
         axes.plot([0, 1], [0, 1], color=INK, linewidth=0.8, alpha=0.5, label="as sure as right")
-        lines = [("teacher", TEACHER, teacher)] if teacher else []
+        lines = [("teacher", TEACHER_LOOK, teacher)] if teacher else []
         for label, looks, curve in [*lines, *((s.label, look(s.number), found) for s, found in part)]:
             _reliability_line(axes, f"{short(label, 1.2)}, ECE {curve.error:.3f}", looks, curve)
         axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="share of right answers")
@@ -130,7 +132,7 @@ def reliability(task: TaskResults) -> list[Drawn]:
     words = [f"{student.label} {found.error:.3f}" for student, found in known]
     taught = f"teacher {teacher.error:.3f}, " if teacher else ""
     return [
-        of_task(
+        task_figure(
             task.task,
             "calibration",
             "Calibration",
@@ -145,11 +147,11 @@ def reliability(task: TaskResults) -> list[Drawn]:
     ]
 
 
-def _series(student: Student, metric: str) -> list[_Series]:
+def _series(student: StudentData, metric: str) -> list[_Series]:
     if not student.entry.runs:
         return []
     first = look(student.number)
-    found = histories(student.entry.runs[0].path, metric)
+    found = histories(student.entry.runs[0].directory, metric)
     dashes = (first.dashes, (0, (1, 1)), (0, (5, 1, 1, 1)))  # stages of one run share colour and marker
     return [
         _Series(
@@ -161,22 +163,22 @@ def _series(student: Student, metric: str) -> list[_Series]:
     ]
 
 
-def _relations(student: Student) -> dict[str, Line]:
+def _relations(student: StudentData) -> dict[str, Curve]:
     measured = [record.values.get("relation_difference") for record in student.records]
     rows: list[dict[str, Any]] = next(filter(None, measured), [])
     lines = {}
-    for name in RELATIONS:
+    for name in RELATION_TITLES:
         points = [point for point in (finite((row.get("step"), row.get(name))) for row in rows) if len(point) == 2]
         if points:
             steps, values = np.array(sorted(points)).T
-            lines[name] = Line(steps, values)
+            lines[name] = Curve(steps, values)
     return lines
 
 
 def _over_steps(
-    drawn: Sequence[dict[str, Line]], looks: dict[str, Look], every_point: bool = False
+    drawn: Sequence[dict[str, Curve]], looks: dict[str, Look], every_point: bool = False
 ) -> tuple[Any, list[Any]]:
-    """A panel for each set of lines, with one legend below all of them."""
+    """Draw a panel for each set of lines, with one legend below all of them."""
     names = [short(label) for label in looks]
     room = Room(0.65, 0.1, 0.3, 0.5)
     width = 1.75 if len(drawn) > 2 else 3.2
@@ -202,12 +204,12 @@ def _over_steps(
     return figure, grid
 
 
-def _ends(lines: dict[str, Line]) -> str:
+def _ends(lines: dict[str, Curve]) -> str:
     return ", ".join(f"{label} from {line.values[0]:.3g} to {line.values[-1]:.3g}" for label, line in lines.items())
 
 
 def _pooled(found: Sequence[Calibration | None]) -> Calibration | None:
-    """Over seeds: all answers of a bin together; the errors' mean."""
+    """Pool seeds: all answers of a bin together; the errors' mean."""
     known = [one for one in found if one is not None]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""Matrices of similarities, as maps: mini-batches, layers and tokens."""
+"""Draw matrices of similarities as maps: mini-batches, layers and tokens."""
 
 from __future__ import annotations
 
@@ -7,10 +7,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.analysis.record import NORMS
-from limbeck.report.drawing import CELL, Drawn
-from limbeck.report.gathered import Student, TaskResults
-from limbeck.report.layout import COLOURS, DASH, Room, bar_of_colours, in_parts, of_task, panels, part_of, short, stem
+from limbeck.analysis.record import TOKEN_NORMS
+from limbeck.report.data import StudentData, TaskData
+from limbeck.report.drawing import CELL, ReportFigure
+from limbeck.report.layout import (
+    COLOURS,
+    DASH,
+    Room,
+    bar_of_colours,
+    in_parts,
+    panels,
+    part_of,
+    short,
+    stem,
+    task_figure,
+)
 
 _MOST_PANELS = 12  # of one figure, which then fits on a printed page
 _MOST_NUMBERS = 13  # rows and columns of a map with a number in every cell
@@ -29,7 +40,8 @@ class _Row(NamedTuple):
     maps: dict[str, np.ndarray]  # by norm
 
 
-def heat_maps(task: TaskResults) -> list[Drawn]:
+def heat_maps(task: TaskData) -> list[ReportFigure]:
+    """Draw CKA of the teacher's mini-batches with each model's."""
     teacher = next(
         (found for student in task.students if (found := student.array("heat_map.teacher")) is not None), None
     )
@@ -47,7 +59,7 @@ def heat_maps(task: TaskResults) -> list[Drawn]:
         bar_of_colours(figure, image, f"CKA, from {low:.2f} to {high:.2f}", _FOOT)
         words = [f"{found.title} {_diagonal(found.values):.2f}" for found in part]
         drawn.append(
-            of_task(
+            task_figure(
                 task.task,
                 "heat maps",
                 "CKA of mini-batches",
@@ -64,8 +76,8 @@ def heat_maps(task: TaskResults) -> list[Drawn]:
     return drawn
 
 
-def layer_maps(task: TaskResults) -> list[Drawn]:
-    """Teacher against student, before and after; then each student before against after."""
+def layer_maps(task: TaskData) -> list[ReportFigure]:
+    """Draw teacher against student, before and after; then each student before against after."""
     beside = [_Map(name, values) for name, values in _befores(task, "layers.before")]
     beside += [_Map(short(student.label), values) for student, values in _each(task, "layers.after")]
     own = [_Map(short(student.label), values) for student, values in _each(task, "layers.students")]
@@ -92,13 +104,15 @@ def layer_maps(task: TaskResults) -> list[Drawn]:
     ]
 
 
-def token_maps(task: TaskResults) -> list[Drawn]:
-    """For each sentence a grid: the teacher and each student by the four norms."""
+def token_maps(task: TaskData) -> list[ReportFigure]:
+    """Draw a grid for each sentence: the teacher and each student by the four norms."""
     drawn = []
     for number, sentence in enumerate(_sentences(task)):
         names = [short(str(token), 0.9) for token in sentence["tokens"]]
         teacher, students = _token_rows(task, number, str(sentence["text"]))
-        ranges = {norm: _range([row.maps[norm] for row in [*teacher, *students] if norm in row.maps]) for norm in NORMS}
+        ranges = {
+            norm: _range([row.maps[norm] for row in [*teacher, *students] if norm in row.maps]) for norm in TOKEN_NORMS
+        }
         for part, some in enumerate(in_parts(students, 5), start=1):
             name = stem("tokens", task.task, str(number + 1), *([str(part)] if part > 1 else []))
             title = f"Relations of tokens, {task.task}, sentence {number + 1}{part_of(part)}"
@@ -106,10 +120,10 @@ def token_maps(task: TaskResults) -> list[Drawn]:
     return drawn
 
 
-def _befores(task: TaskResults, name: str) -> list[tuple[str, np.ndarray]]:
-    """The student before training: once, unless methods began from different ones."""
+def _befores(task: TaskData, name: str) -> list[tuple[str, np.ndarray]]:
+    """Find the student before training: once, unless methods began from different ones."""
     found = _each(task, name)
-    different: list[tuple[Student, np.ndarray]] = []
+    different: list[tuple[StudentData, np.ndarray]] = []
     for student, values in found:
         if not any(values.shape == v.shape and np.allclose(values, v, atol=1e-3, equal_nan=True) for _, v in different):
             different.append((student, values))
@@ -118,7 +132,7 @@ def _befores(task: TaskResults, name: str) -> list[tuple[str, np.ndarray]]:
     return [(f"{short(student.label, 1.4)} before", values) for student, values in different]
 
 
-def _each(task: TaskResults, name: str) -> list[tuple[Student, np.ndarray]]:
+def _each(task: TaskData, name: str) -> list[tuple[StudentData, np.ndarray]]:
     found = [(student, student.array(name)) for student in task.students]
     return [(student, values) for student, values in found if values is not None and values.size]
 
@@ -144,8 +158,8 @@ def _show(axes: Any, found: _Map, low: float, high: float) -> Any:
 
 
 def _layer_maps(
-    task: TaskResults, maps: Sequence[_Map], name: str, title: str, labels: tuple[str, str], caption: str
-) -> list[Drawn]:
+    task: TaskData, maps: Sequence[_Map], name: str, title: str, labels: tuple[str, str], caption: str
+) -> list[ReportFigure]:
     low, high = _range([found.values for found in maps])
     across, down = labels
     drawn = []
@@ -163,7 +177,7 @@ def _layer_maps(
         bar_of_colours(figure, image, f"CKA, from {low:.2f} to {high:.2f}", _FOOT)
         words = [f"{found.title} {float(found.values[-1, -1]):.2f}" for found in part]
         drawn.append(
-            of_task(
+            task_figure(
                 task.task,
                 "layers",
                 title,
@@ -190,19 +204,19 @@ def _number_cells(axes: Any, values: np.ndarray, image: Any) -> None:
 
 
 def _luminance(colour: Sequence[float]) -> float:
-    """As the accessibility guidelines define it; black and white are equally readable on 0.18."""
+    """Compute it as the accessibility guidelines do; black and white are equally readable on 0.18."""
     linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in colour]
     return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
 
 
-def _sentences(task: TaskResults) -> list[dict[str, Any]]:
-    """Those of the first record; others show the same ones, or are left out of a sentence's grid."""
+def _sentences(task: TaskData) -> list[dict[str, Any]]:
+    """List those of the first record; others show the same ones, or are left out of a sentence's grid."""
     records = [record for student in task.students for record in student.records]
     return next((list(record.values["sentences"]) for record in records if record.values.get("sentences")), [])
 
 
-def _token_rows(task: TaskResults, number: int, text: str) -> tuple[list[_Row], list[_Row]]:
-    """The teacher's, where there is one, and the students' that were shown the same sentence."""
+def _token_rows(task: TaskData, number: int, text: str) -> tuple[list[_Row], list[_Row]]:
+    """Find the teacher's row, where there is one, and those of students that were shown the same sentence."""
     rows: dict[str, list[_Row]] = {"teacher": [], "student": []}
     for student in task.students:
         for record in student.records[:1]:
@@ -210,7 +224,7 @@ def _token_rows(task: TaskResults, number: int, text: str) -> tuple[list[_Row], 
             if len(sentences) <= number or sentences[number]["text"] != text:
                 continue
             for model, label in (("teacher", "teacher"), ("student", short(student.label, 1.2))):
-                places = {norm: f"tokens.{number}.{model}.{norm}" for norm in NORMS}
+                places = {norm: f"tokens.{number}.{model}.{norm}" for norm in TOKEN_NORMS}
                 maps = {norm: record.arrays[name] for norm, name in places.items() if name in record.arrays}
                 rows[model] += [_Row(label, maps)] if maps else []
     return rows["teacher"][:1], rows["student"]
@@ -224,26 +238,26 @@ def _token_maps(
     names: Sequence[str],
     rows: Sequence[_Row],
     ranges: Mapping[str, tuple[float, float]],
-) -> Drawn:
+) -> ReportFigure:
     side = 1.75
     longest = 0.07 * max(map(len, names), default=1) + 0.1
     room = Room(0.25 + longest, 0.2, 0.28, 0.25 + longest)
-    figure, grid = panels(len(NORMS) * len(rows), side, side, room, foot=0.5, columns=len(NORMS))
+    figure, grid = panels(len(TOKEN_NORMS) * len(rows), side, side, room, foot=0.5, columns=len(TOKEN_NORMS))
     every = max(1, -(-len(names) // _MOST_TOKENS))
     size = max(4.0, min(7.0, 0.9 * every * side * 72 / max(len(names), 1)))
     for place, axes in enumerate(grid):
-        row, norm = rows[place // len(NORMS)], NORMS[place % len(NORMS)]
+        row, norm = rows[place // len(TOKEN_NORMS)], TOKEN_NORMS[place % len(TOKEN_NORMS)]
         values = row.maps.get(norm, np.full((len(names), len(names)), np.nan))
         image = _show(axes, _Map(f"{row.label}, {_NORM_NAMES[norm]}", values), *ranges[norm])
         axes.set_xticks(range(0, len(names), every), names[::every], rotation=90, fontsize=size)
         axes.set_yticks(range(0, len(names), every), names[::every], fontsize=size)
         axes.set_xlabel("token")
         axes.set_ylabel("token")
-        if place < len(NORMS):
+        if place < len(TOKEN_NORMS):
             _bar_of_column(figure, axes, image)
     others = [f"{row.label} {_others(row.maps['softmax']):.3f}" for row in rows if "softmax" in row.maps]
     words = f" Mean off the diagonal with softmax: {', '.join(others)}." if others else ""
-    return Drawn(
+    return ReportFigure(
         name=name,
         title=title,
         caption=(

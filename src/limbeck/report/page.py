@@ -1,4 +1,4 @@
-"""One self-contained page: no network, no script; it is read on a phone, printed, and kept."""
+"""Write one self-contained page: no network, no script; it is read on a phone, printed, and kept."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from limbeck._internal.files import write_text
-from limbeck.compare.comparison import Result, compare
-from limbeck.compare.details import details
-from limbeck.compare.entries import Found, read_entries
+from limbeck.compare.comparison import ComparisonResult, compare
+from limbeck.compare.details import detail_tables
+from limbeck.compare.entries import EntrySet, read_entries
 from limbeck.compare.tables import Table
 from limbeck.errors import DataError, MissingExtra, RunError
-from limbeck.report.drawing import Drawn, inline_svg
+from limbeck.report.data import ReportData, gather
+from limbeck.report.drawing import ReportFigure, inline_svg
 from limbeck.report.figures import all_figures
 from limbeck.report.folder import write_folder
-from limbeck.report.gathered import Results, gather
 from limbeck.report.layout import listed, stem
 from limbeck.report.provenance import environment_of, names_only, runs_of, ways_to_repeat
 from limbeck.report.summary import sentences, title_of, warning
@@ -39,13 +39,13 @@ _FROM_PREDICTIONS = ("restoration", "calibration")
 class _Analysis:
     anchor: str
     title: str
-    figures: list[Drawn]
+    figures: list[ReportFigure]
     tables: list[Table]
     more: list[Table]  # to be opened
 
 
 def write_report(paths: Sequence[Path], output: Path, figures: Path | None = None) -> None:
-    """The page about everything at ``paths``; with ``figures``, its figures and tables as files in that folder."""
+    """Write the page about everything at ``paths``; with ``figures``, also its figures and tables into that folder."""
     if output.is_dir():
         raise RunError(f"{output} is a folder. Name the page to write, such as {output / 'report.html'}.")
     template = _template()
@@ -78,7 +78,7 @@ def _file(name: str) -> str:
 
 
 def _content(
-    found: Found, results: Results, drawn: Sequence[Drawn], tables: Sequence[Table], paths: Sequence[Path]
+    found: EntrySet, results: ReportData, drawn: Sequence[ReportFigure], tables: Sequence[Table], paths: Sequence[Path]
 ) -> dict[str, Any]:
     compared = _compared(found)
     analyses = [
@@ -100,7 +100,7 @@ def _content(
         "scores": compared.table,
         "score_data": _score_data(found, compared),
         "notes": [names_only(note, paths, runs) for note in compared.table.notes],
-        "details": details(compared.scores, compared.tests),
+        "details": detail_tables(compared.scores, compared.tests),
         "trade_off": [figure for figure in drawn if figure.kind == "trade-off"],
         "costs": costs,
         "curves": [figure for figure in drawn if figure.kind == "curves"],
@@ -112,8 +112,8 @@ def _content(
     }
 
 
-def _compared(found: Found) -> Result:
-    """As the study says; a report is worth having where its test is not for these runs."""
+def _compared(found: EntrySet) -> ComparisonResult:
+    """Compare as the study says; a report is worth having where its test is not for these runs."""
     try:
         return compare(found)
     except DataError as error:
@@ -123,12 +123,12 @@ def _compared(found: Found) -> Result:
 
 
 def _is_one_of(table: Table, names: Sequence[str]) -> bool:
-    """Tables of one task among several say which in their title."""
+    """Find tables by name; those of one task among several say which in their title."""
     return any(table.title == name or table.title.startswith(f"{name} on ") for name in names)
 
 
-def _score_data(found: Found, compared: Result) -> dict[tuple[int, int], dict[str, str]]:
-    """For programs that read the page: what is behind each cell of the table of scores, by row and column."""
+def _score_data(found: EntrySet, compared: ComparisonResult) -> dict[tuple[int, int], dict[str, str]]:
+    """Tell programs that read the page what is behind each cell of the table of scores, by row and column."""
     several = len({entry.task for entry in found.entries}) > 1
     metrics = {
         f"{entry.task} {name}" if several else name: (entry.task, name)
@@ -148,7 +148,7 @@ def _score_data(found: Found, compared: Result) -> dict[tuple[int, int], dict[st
 
 
 def _missing(kinds: set[str], timed: bool) -> dict[str, str]:
-    """Names of the analyses that were not made, by what would make them; empty where none is missing."""
+    """Name the analyses that were not made, by what would make them; empty where none is missing."""
     measured = [*(kind for kind in _ANALYSES if kind not in (*kinds, *_FROM_PREDICTIONS)), *([] if timed else ["cost"])]
     return {
         "measured": listed(measured),

@@ -1,4 +1,4 @@
-"""Where results come from: the runs, their recipes and environments, and how to repeat them."""
+"""Show where results come from: the runs, their recipes and environments, and how to repeat them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from limbeck.compare.entries import Entry, Found
+from limbeck.compare.entries import Entry, EntrySet
 from limbeck.compare.tables import Cell, Table
-from limbeck.report.gathered import finite
+from limbeck.report.data import finite
 from limbeck.report.layout import listed
+from limbeck.runs.directory import RunDirectory, StudyDirectory
 from limbeck.runs.files import read_mapping
 from limbeck.runs.reader import Run
 
@@ -21,7 +22,7 @@ _ABSOLUTE = re.compile(r"(?<![\w.:/~-])/(?:[^\s/:,;'\"()]+/)+([^\s/:,;'\"()]+)")
 
 @dataclass(frozen=True)
 class ShownRuns:
-    """The runs of one label on one task; the recipe is the first one's."""
+    """Describe the runs of one label on one task; the recipe is the first one's."""
 
     title: str
     seeds: str
@@ -32,26 +33,29 @@ class ShownRuns:
 
 @dataclass(frozen=True)
 class Environment:
+    """Hold a table of versions, and the names of those that differ between runs."""
+
     table: Table
     differing: str
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Commands, and for a study its file."""
+    """Hold commands, and for a study its file."""
 
     commands: list[str]
     name: str = ""
     study: str = ""
 
 
-def runs_of(found: Found) -> list[ShownRuns]:
+def runs_of(found: EntrySet) -> list[ShownRuns]:
+    """Describe the runs of every entry."""
     several = len({entry.task for entry in found.entries}) > 1
     return [_shown(entry, several) for entry in found.entries if entry.runs]
 
 
 def _shown(entry: Entry, several: bool) -> ShownRuns:
-    seconds = [_seconds(run.path) for run in entry.runs]
+    seconds = [_seconds(run.directory) for run in entry.runs]
     known = [time for time in seconds if time]
     where = f" on {entry.task}" if several else ""
     return ShownRuns(
@@ -59,14 +63,14 @@ def _shown(entry: Entry, several: bool) -> ShownRuns:
         seeds=", ".join(str(run.seed) for run in entry.runs),
         time=f"{_duration(sum(known) / len(known))} of training each" if known else "",
         folders=[run.path.resolve().name for run in entry.runs],
-        recipe=(entry.runs[0].path / "recipe.yaml").read_text(encoding="utf-8", errors="replace"),
+        recipe=entry.runs[0].directory.recipe.read_text(encoding="utf-8", errors="replace"),
     )
 
 
-def _seconds(run: Path) -> float:
-    """Of all stages."""
-    files = [run / "metrics.json", *sorted(run.glob("stage-*/metrics.json"))]
-    return sum(finite(read_mapping(file).get("train_seconds") for file in files))
+def _seconds(run: RunDirectory) -> float:
+    """Add up the time of all stages."""
+    stages = [run, *(stage for stage in run.stages() if stage.finished)]
+    return sum(finite(stage.metrics().get("train_seconds") for stage in stages))
 
 
 def _duration(seconds: float) -> str:
@@ -76,9 +80,9 @@ def _duration(seconds: float) -> str:
 
 
 def environment_of(runs: Sequence[Run]) -> Environment | None:
-    """As a table; None where no run kept its environment."""
-    files = [run.path / "environment.json" for run in runs]
-    found = [_flat(read_mapping(file)) for file in files if file.is_file()]
+    """Show the environment of runs as a table; None where no run kept it."""
+    files = [run.directory.environment for run in runs]
+    found = [_flat(read_mapping(file, "the environment of a run")) for file in files if file.is_file()]
     names = dict.fromkeys(name for values in found for name in values)
     rows, differing = [], []
     for name in names:
@@ -99,20 +103,20 @@ def _flat(values: dict[str, Any]) -> dict[str, str]:
     return rest | ({name: str(value) for name, value in packages.items()} if isinstance(packages, dict) else {})
 
 
-def ways_to_repeat(found: Found, paths: Sequence[Path]) -> list[Repeat]:
-    """Each study as a whole; other runs one by one, those that differ in their seed only as one."""
-    studies = [path.resolve() for path in paths if (path / "study.yaml").is_file()]
+def ways_to_repeat(found: EntrySet, paths: Sequence[Path]) -> list[Repeat]:
+    """Repeat each study as a whole, and other runs one by one."""
+    studies = [study for study in (StudyDirectory(path.resolve()) for path in paths) if study.exists]
     ways = [
         Repeat(
-            [f"limbeck study study.yaml -o {shlex.quote(f'studies/{study.name}')}"],
-            study.name,
-            (study / "study.yaml").read_text(encoding="utf-8", errors="replace"),
+            [f"limbeck study {study.description.name} -o {shlex.quote(f'studies/{study.path.name}')}"],
+            study.path.name,
+            study.description.read_text(encoding="utf-8", errors="replace"),
         )
         for study in studies
     ]
     commands = []
     for entry in found.entries:
-        alone = [run for run in entry.runs if not any(run.path.resolve().is_relative_to(study) for study in studies)]
+        alone = [run for run in entry.runs if not any(run.path.resolve().is_relative_to(s.path) for s in studies)]
         for place, run in enumerate(alone):
             seed = f" seed={run.seed}" if place else ""
             commands.append(f"limbeck distill recipe.yaml{seed} -o {shlex.quote(f'runs/{run.path.resolve().name}')}")
@@ -120,7 +124,7 @@ def ways_to_repeat(found: Found, paths: Sequence[Path]) -> list[Repeat]:
 
 
 def names_only(text: str, paths: Sequence[Path], runs: Sequence[Run]) -> str:
-    """A sentence without the folders of somebody's machine."""
+    """Remove the folders of somebody's machine from a sentence."""
     places = {str(path): path.resolve().name for path in paths} | {run.teacher: Path(run.teacher).name for run in runs}
     for place in sorted(places, key=len, reverse=True):
         if Path(place).is_absolute():

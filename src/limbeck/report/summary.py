@@ -1,4 +1,4 @@
-"""What a report says first, in sentences that are true of these runs."""
+"""Write what a report says first, in sentences that are true of these runs."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
-from limbeck.report.gathered import Results, Student, TaskResults
+from limbeck.report.data import ReportData, StudentData, TaskData
 from limbeck.report.layout import listed
 
 _ONE_SEED = "has one run only, which says nothing about other seeds: differences may be chance."
 
 
-def title_of(study: str, results: Results) -> str:
+def title_of(study: str, results: ReportData) -> str:
+    """Write the title of a report."""
     names = [study] if study else [task.task for task in results.tasks]
     return f"Distillation report: {listed(names) if len(names) < 4 else f'{len(names)} tasks'}"
 
 
-def sentences(results: Results) -> list[str]:
-    """The best student beside its teacher, then how much was run."""
+def sentences(results: ReportData) -> list[str]:
+    """Describe the best student beside its teacher, then how much was run."""
     best = _best_on_average(results) if results.several else ""
     return [*([best] if best else [_best_on(task) for task in results.tasks]), _amount(results)]
 
 
-def warning(results: Results) -> str:
-    """Empty where every method has several seeds."""
+def warning(results: ReportData) -> str:
+    """Warn of methods with one seed; empty where every method has several."""
     entries = [student.entry for task in results.tasks for student in task.students if student.entry.runs]
     single = [entry for entry in entries if len(entry.runs) == 1]
     if not single:
@@ -36,7 +37,7 @@ def warning(results: Results) -> str:
     return each[0] if len(each) == 1 else f"Each of {listed(names)} {_ONE_SEED}"
 
 
-def _best_on(task: TaskResults) -> str:
+def _best_on(task: TaskData) -> str:
     scores = {student: found.mean for student in task.students if (found := student.scores(task.metric)) is not None}
     if not scores:
         return f"On {task.task} no student has a score yet."
@@ -57,8 +58,8 @@ def _best_on(task: TaskResults) -> str:
     return f"{who}: {', '.join(parts)}."
 
 
-def _best_on_average(results: Results) -> str:
-    """Empty where a mean over tasks would compare students by different tasks, or add up different things."""
+def _best_on_average(results: ReportData) -> str:
+    """Name the best; empty where a mean would compare students by different tasks, or add up different things."""
     if any(task.metric in SMALLER_IS_BETTER for task in results.tasks):
         return ""
     pairs = {label: _everywhere(results, label) for label in results.labels}
@@ -81,8 +82,8 @@ def _best_on_average(results: Results) -> str:
     return f"{who}: {', '.join(parts)}."
 
 
-def _everywhere(results: Results, label: str) -> list[tuple[Student, TaskResults]]:
-    """A label on every task; nothing where it is missing on one."""
+def _everywhere(results: ReportData, label: str) -> list[tuple[StudentData, TaskData]]:
+    """Find a label on every task; nothing where it is missing on one."""
     found = [(student, task) for task in results.tasks for student in task.students if student.label == label]
     return found if len(found) == len(results.tasks) else []
 
@@ -95,7 +96,7 @@ def _who(where: str, best: Sequence[str], among: int) -> str:
     return f"{where} {listed(best)} are equal and the best students"
 
 
-def _over_seeds(best: Sequence[Student]) -> str:
+def _over_seeds(best: Sequence[StudentData]) -> str:
     seeds = len(best[0].entry.runs)
     return f" (mean of {seeds} seeds)" if len(best) == 1 and seeds > 1 else ""
 
@@ -108,8 +109,8 @@ def _beside(metric: str, value: float, teacher: float | None) -> list[str]:
     return [f"{100 * value / teacher:.1f}% of the teacher's {readable_score(metric, teacher)}"]
 
 
-def _smaller(pairs: Sequence[tuple[Student, TaskResults]]) -> list[str]:
-    """How much smaller and faster than the teacher, as means over tasks."""
+def _smaller(pairs: Sequence[tuple[StudentData, TaskData]]) -> list[str]:
+    """Say how much smaller and faster than the teacher, as means over tasks."""
     sizes = [
         (size, task.teacher_parameters)
         for student, task in pairs
@@ -125,7 +126,7 @@ def _smaller(pairs: Sequence[tuple[Student, TaskResults]]) -> list[str]:
     return parts
 
 
-def _amount(results: Results) -> str:
+def _amount(results: ReportData) -> str:
     entries = [student.entry for task in results.tasks for student in task.students]
     runs, seeds = sum(len(entry.runs) for entry in entries), sorted({len(entry.runs) for entry in entries})
     each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"

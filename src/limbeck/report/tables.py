@@ -1,26 +1,26 @@
-"""The tables beside the one of scores, as papers print them. Numbers are means over the seeds that were measured."""
+"""Make the tables beside the one of scores, as papers print them. Numbers are means over the seeds measured."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from limbeck.compare.score_table import NONE, count_of
+from limbeck.compare.score_table import NONE, readable_count
 from limbeck.compare.tables import Cell, Table
 from limbeck.report.bars import restored
-from limbeck.report.gathered import Results, Spread, Student, TaskResults, finite, spread
+from limbeck.report.data import ReportData, Spread, StudentData, TaskData, finite, spread
 from limbeck.report.layout import DASH, TIMES_100
-from limbeck.report.lines import RELATIONS
+from limbeck.report.lines import RELATION_TITLES
 
 CKA, RANKS, COST = "CKA on the diagonal", "Relation difference, ranks", "Cost"
 RESTORATION, BY_CLASS = "Restoration", "Restoration by class"
 CALIBRATION, SIMILARITY = "Calibration", "Intra-class similarity"
 _MEAN = "mean over tasks"
-Row = tuple[str, list[float | None]]  # a name, and a value for each task
+_Row = tuple[str, list[float | None]]  # a name, and a value for each task
 
 
-def all_tables(results: Results) -> list[Table]:
-    """Those for which anything was measured."""
+def all_tables(results: ReportData) -> list[Table]:
+    """Make the tables for which anything was measured."""
     tables = [_diagonals(results), _ranks(results)]
     tables += [_cost(task, results.on(task.task)) for task in results.tasks]
     tables += [_restoration(results), *(_by_class(task, results.on(task.task)) for task in results.tasks)]
@@ -28,29 +28,29 @@ def all_tables(results: Results) -> list[Table]:
     return [table for table in tables if any(cell not in (NONE, Cell("")) for row in table.rows for cell in row[1:])]
 
 
-def _diagonals(results: Results) -> Table:
-    """Jung et al. 2023, table 6."""
-    of_teacher: Row = (f"teacher {DASH} teacher", [task.shared("cka_diagonal", "teacher") for task in results.tasks])
-    before: Row = (f"teacher {DASH} student before", [task.shared("cka_diagonal", "before") for task in results.tasks])
+def _diagonals(results: ReportData) -> Table:
+    """Make table 6 of Jung et al. 2023."""
+    of_teacher: _Row = (f"teacher {DASH} teacher", [task.shared("cka_diagonal", "teacher") for task in results.tasks])
+    before: _Row = (f"teacher {DASH} student before", [task.shared("cka_diagonal", "before") for task in results.tasks])
     after = _each(results, lambda student: _mean(student.spread("cka_diagonal", "after")))
     rows = [of_teacher, before, *((f"teacher {DASH} {label}", values) for label, values in after)]
     note = "Mean CKA of teacher and student on the same mini-batches; 1 where both have the same structure."
     return _over_tasks(CKA, results, rows, "models", 3, note)
 
 
-def _similarity(results: Results) -> Table:
+def _similarity(results: ReportData) -> Table:
     place = "intra_class_similarity"
-    of_teacher: Row = ("teacher", [task.shared(place, "teacher") for task in results.tasks])
-    before: Row = ("student before", [task.shared(place, "before") for task in results.tasks])
+    of_teacher: _Row = ("teacher", [task.shared(place, "teacher") for task in results.tasks])
+    before: _Row = ("student before", [task.shared(place, "before") for task in results.tasks])
     after = _each(results, lambda student: _mean(student.spread(place, "after")))
     note = "How similar the representations of examples of one class are."
     return _over_tasks(SIMILARITY, results, [of_teacher, before, *after], "model", 3, note)
 
 
-def _ranks(results: Results) -> Table:
-    """Jung et al. 2023, table 7."""
+def _ranks(results: ReportData) -> Table:
+    """Make table 7 of Jung et al. 2023."""
     by_task = [_ranks_on(task) for task in results.tasks]
-    rows: list[Row] = [(label, [ranks.get(label) for ranks in by_task]) for label in results.labels]
+    rows: list[_Row] = [(label, [ranks.get(label) for ranks in by_task]) for label in results.labels]
     note = (
         "Mean of four ranks among the methods of a task: by the relation difference between samples and between "
         "tokens, Euclidean and cosine, after training. 1 is closest to the teacher; equal values share their mean rank."
@@ -58,8 +58,8 @@ def _ranks(results: Results) -> Table:
     return _over_tasks(RANKS, results, rows, "method", 2, note)
 
 
-def _ranks_on(task: TaskResults) -> dict[str, float]:
-    """Of the labels for which all four differences are known."""
+def _ranks_on(task: TaskData) -> dict[str, float]:
+    """Rank the labels for which all four differences are known."""
     from scipy.stats import rankdata
 
     final = {student.label: _final_differences(student) for student in task.students}
@@ -70,15 +70,15 @@ def _ranks_on(task: TaskResults) -> dict[str, float]:
     return dict(zip(known, ranks.tolist(), strict=True))
 
 
-def _final_differences(student: Student) -> list[float]:
-    """The four after training, as means over seeds; nothing where one is missing."""
+def _final_differences(student: StudentData) -> list[float]:
+    """Average the four differences after training over seeds; nothing where one is missing."""
     last = [rows[-1] for record in student.records if (rows := record.values.get("relation_difference"))]
-    found = [finite(row.get(name) for row in last) for name in RELATIONS]
+    found = [finite(row.get(name) for row in last) for name in RELATION_TITLES]
     return [fmean(values) for values in found] if all(found) else []
 
 
-def _cost(task: TaskResults, where: str) -> Table:
-    """Jung et al. 2023, table 8."""
+def _cost(task: TaskData, where: str) -> Table:
+    """Make table 8 of Jung et al. 2023."""
     head = (
         "model",
         "parameters",
@@ -93,7 +93,7 @@ def _cost(task: TaskResults, where: str) -> Table:
         name: task.shared("cost", name) for name in ("teacher_parameters", "teacher_disk_bytes", "teacher_milliseconds")
     }
     size, disk, time = shared.values()
-    teacher = [_cell(size, count_of), NONE, _cell(disk, _bytes), NONE, NONE, _cell(time, "{:.3g}".format), NONE]
+    teacher = [_cell(size, readable_count), NONE, _cell(disk, _bytes), NONE, NONE, _cell(time, "{:.3g}".format), NONE]
     rows = [(Cell("teacher"), *teacher)] if any(value is not None for value in shared.values()) else []
     for student in task.students:
         values = {name: _mean(student.spread("cost", name)) for name in _COSTS}
@@ -109,7 +109,7 @@ def _cost(task: TaskResults, where: str) -> Table:
     return Table(f"{COST}{where}", head, tuple(rows), notes=notes)
 
 
-def _restoration(results: Results) -> Table:
+def _restoration(results: ReportData) -> Table:
     head, columns = ["method"], []
     for task in results.tasks:
         found = {student.label: restored(student) for student in task.students}
@@ -129,7 +129,7 @@ def _restoration(results: Results) -> Table:
     return Table(RESTORATION, tuple(head), rows, notes=notes)
 
 
-def _by_class(task: TaskResults, where: str) -> Table:
+def _by_class(task: TaskData, where: str) -> Table:
     names = ("precision", "recall", "f1")
     rows = []
     for student in task.students:
@@ -147,7 +147,7 @@ def _by_class(task: TaskResults, where: str) -> Table:
     return Table(f"{BY_CLASS}{where}", head, tuple(rows), notes=notes)
 
 
-def _calibration(results: Results) -> Table:
+def _calibration(results: ReportData) -> Table:
     head, columns = ["model"], []
     for task in results.tasks:
         for name, words in (("error", "ECE"), ("brier", "Brier")):
@@ -177,14 +177,14 @@ def _calibration(results: Results) -> Table:
     return Table(CALIBRATION, tuple(head), rows, notes=notes)
 
 
-def _each(results: Results, value: Callable[[Student], float | None]) -> list[Row]:
-    """A row for each label, with a value or None for each task."""
+def _each(results: ReportData, value: Callable[[StudentData], float | None]) -> list[_Row]:
+    """Make a row for each label, with a value or None for each task."""
     by_task = [{student.label: value(student) for student in task.students} for task in results.tasks]
     return [(label, [values.get(label) for values in by_task]) for label in results.labels]
 
 
-def _over_tasks(title: str, results: Results, rows: Sequence[Row], first: str, digits: int, note: str) -> Table:
-    """A column for each task, and their mean, which is told only of what was measured on every task."""
+def _over_tasks(title: str, results: ReportData, rows: Sequence[_Row], first: str, digits: int, note: str) -> Table:
+    """Make a column for each task, and their mean, which is told only of what was measured on every task."""
     shown = [place for place in range(len(results.tasks)) if any(values[place] is not None for _, values in rows)]
     several = len(shown) > 1
     head = (first, *(results.tasks[place].task for place in shown), *([_MEAN] if several else []))
@@ -217,8 +217,8 @@ def _bytes(size: float) -> str:
 
 
 _COSTS: dict[str, Callable[[float], str]] = {
-    "parameters": count_of,
-    "trained_parameters": count_of,
+    "parameters": readable_count,
+    "trained_parameters": readable_count,
     "disk_bytes": _bytes,
     "training": "{:.2f}".format,
     "inference": "{:.2f}".format,

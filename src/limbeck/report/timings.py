@@ -1,4 +1,4 @@
-"""What 'limbeck bench' measured, as a figure: latency and throughput by batch size, a column for each length."""
+"""Draw what 'limbeck bench' measured: latency and throughput by batch size, a column for each length."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from limbeck.errors import RecipeError
-from limbeck.report.drawing import SUFFIXES, Drawn, save_as, style
-from limbeck.report.layout import COLUMNS, TEACHER, Room, draw_legend, legend_for, listed, look, panels, short
+from limbeck.report.drawing import SUFFIXES, ReportFigure, save_as, style
+from limbeck.report.layout import COLUMNS, TEACHER_LOOK, Room, draw_legend, legend_for, listed, look, panels, short
 
 _ROOM = Room(0.65, 0.15, 0.3, 0.5)
 _PANEL = (2.3, 1.7)  # inches
@@ -29,10 +29,10 @@ def plot(values: Mapping[str, Any], file: Path) -> None:
     save_as(drawn, file)
 
 
-def _draw(values: Mapping[str, Any]) -> Drawn:
+def _draw(values: Mapping[str, Any]) -> ReportFigure:
     models = values["models"]
     lengths = sorted({cell["length"] for cell in models[0]["cells"]})[:COLUMNS]
-    looks = [TEACHER, *map(look, range(len(models) - 1))]
+    looks = [TEACHER_LOOK, *map(look, range(len(models) - 1))]
     names = [short(model["name"]) for model in models]
     legend = legend_for(names, len(lengths) * (_PANEL[0] + _ROOM.left + _ROOM.right))
     figure, axes = panels(2 * len(lengths), *_PANEL, _ROOM, foot=legend.height, columns=len(lengths))
@@ -62,11 +62,11 @@ def _draw(values: Mapping[str, Any]) -> Drawn:
         f"Median latency of a batch, with a line up to its 95th percentile, and throughput; {values['processor']}, "
         f"{values['threads']} threads."
     )
-    return Drawn("bench", "Latency and throughput", caption, _words(models), "", "bench", figure)
+    return ReportFigure("bench", "Latency and throughput", caption, _words(models), "", "bench", figure)
 
 
 def _plain_logarithms(panel: Any) -> None:
-    """Ticks at 1, 2, 5, 10, 20, ... written as such."""
+    """Write ticks at 1, 2, 5, 10, 20, ... as such."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     panel.set_yscale("log")

@@ -1,4 +1,4 @@
-"""What a score costs: each student and its teacher by score, time and size."""
+"""Draw what a score costs: each student and its teacher by score, time and size."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.compare.score_table import count_of
+from limbeck.compare.score_table import readable_count
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
-from limbeck.report.drawing import INK, Drawn
-from limbeck.report.gathered import TaskResults
-from limbeck.report.layout import TEACHER, Look, Room, look, of_task, panels, scale, short, with_unit
+from limbeck.report.data import TaskData
+from limbeck.report.drawing import INK, ReportFigure
+from limbeck.report.layout import TEACHER_LOOK, Look, Room, look, panels, scale, short, task_figure, with_unit
 
 _LARGEST, _SMALLEST, _UNKNOWN = 320.0, 24.0, 70.0  # areas of markers
 _LINE = 11.0  # points from one label to the next
@@ -36,12 +36,13 @@ class _Box(NamedTuple):
     high: float
 
     def meets(self, other: _Box) -> bool:
+        """Tell whether two boxes overlap."""
         apart = self.right < other.left or other.right < self.left or self.high < other.low or other.high < self.low
         return not apart
 
 
-def trade_off(task: TaskResults) -> list[Drawn]:
-    """Against milliseconds where they were measured, else against parameters."""
+def trade_off(task: TaskData) -> list[ReportFigure]:
+    """Draw scores against milliseconds where they were measured, else against parameters."""
     timed = any(student.values("cost", "milliseconds") for student in task.students)
     points, without = _points(task, timed)
     if not points:
@@ -50,14 +51,14 @@ def trade_off(task: TaskResults) -> list[Drawn]:
     _draw(axes, points, task.metric)
     axes.set_ylabel(with_unit(task.metric))
     axes.set_xlabel("time per example at inference (ms, logarithmic)" if timed else "parameters (logarithmic)")
-    _ticks(axes, "{:g}".format if timed else count_of)
+    _ticks(axes, "{:g}".format if timed else readable_count)
     across = "time per example" if timed else "parameters"
     better = "low" if task.metric in SMALLER_IS_BETTER else "high"
     left_out = f" Left out, because their score or {across} is not known: {', '.join(without)}." if without else ""
-    unit = "{:.3g} ms".format if timed else lambda value: f"{count_of(value)} parameters"
+    unit = "{:.3g} ms".format if timed else lambda value: f"{readable_count(value)} parameters"
     words = [f"{point.label} {readable_score(task.metric, point.y)} at {unit(point.x)}" for point in points]
     return [
-        of_task(
+        task_figure(
             task.task,
             "trade-off",
             f"Score against {across}",
@@ -72,8 +73,8 @@ def trade_off(task: TaskResults) -> list[Drawn]:
     ]
 
 
-def _points(task: TaskResults, timed: bool) -> tuple[list[_Point], list[str]]:
-    """What can be shown, the teacher last, and the labels of what cannot."""
+def _points(task: TaskData, timed: bool) -> tuple[list[_Point], list[str]]:
+    """Return what can be shown, the teacher last, and the labels of what cannot."""
     points, without = [], []
     for student in task.students:
         score, parameters = student.scores(task.metric), student.parameters()
@@ -86,7 +87,7 @@ def _points(task: TaskResults, timed: bool) -> tuple[list[_Point], list[str]]:
     x = task.shared("cost", "teacher_milliseconds") if timed else task.teacher_parameters
     if points and x and task.metric in task.teacher_scores:
         y = task.teacher_scores[task.metric]
-        points.append(_Point("teacher", x, y, None, task.teacher_parameters, TEACHER))
+        points.append(_Point("teacher", x, y, None, task.teacher_parameters, TEACHER_LOOK))
     return points, without
 
 
@@ -104,7 +105,7 @@ def _draw(axes: Any, points: Sequence[_Point], metric: str) -> None:
 
 
 def _limit(axes: Any, points: Sequence[_Point], hundredths: float) -> None:
-    """Before anything is drawn: matplotlib finds no limits by itself where all points have one time."""
+    """Set limits before anything is drawn: matplotlib finds none where all points have one time."""
     axes.set_xscale("log")
     axes.grid(True)
     low, high = min(point.x for point in points), max(point.x for point in points)
@@ -116,7 +117,7 @@ def _limit(axes: Any, points: Sequence[_Point], hundredths: float) -> None:
 
 
 def _label(axes: Any, points: Sequence[_Point], areas: Sequence[float], hundredths: float) -> None:
-    """Each name beside its marker, moved where it would cover another."""
+    """Write each name beside its marker, moved where it would cover another."""
     inside = axes.get_window_extent()
     spots = [axes.transData.transform((point.x, hundredths * point.y)) for point in points]
     radii = [0.6 * area**0.5 + 2 for area in areas]
@@ -140,7 +141,7 @@ def _label(axes: Any, points: Sequence[_Point], areas: Sequence[float], hundredt
 
 
 def _free(x: float, y: float, radius: float, width: float, taken: Sequence[_Box], inside: Any) -> tuple[_Box, bool]:
-    """The nearest place for a text, and whether it needs a line to its marker."""
+    """Find the nearest place for a text, and tell whether it needs a line to its marker."""
     for left, up in _moves(radius, width):
         box = _Box(x + left, x + left + width, y + up - _LINE / 2, y + up + _LINE / 2)
         fits = inside.x0 <= box.left and box.right <= inside.x1 and inside.y0 <= box.low and box.high <= inside.y1
@@ -157,7 +158,7 @@ def _moves(radius: float, width: float) -> Iterator[tuple[float, float]]:
 
 
 def _ticks(axes: Any, words: Any) -> None:
-    """Round numbers with few digits, also where the axis spans less than a power of ten."""
+    """Set round numbers with few digits, also where the axis spans less than a power of ten."""
     low, high = axes.get_xlim()
     powers = np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     for steps in (np.array([1]), np.array([1, 3]), np.array([1, 2, 5]), _NICE):

@@ -8,6 +8,8 @@ from typing import Any
 
 from limbeck.runs.files import read_mapping
 
+RESULTS = "the results of a run"  # for errors about the file that should hold them
+
 
 @dataclass(frozen=True)
 class RunDirectory:
@@ -46,6 +48,11 @@ class RunDirectory:
         return self.path / "student"
 
     @property
+    def student_config(self) -> Path:
+        """Locate the trained model's settings, its labels among them."""
+        return self.student / "config.json"
+
+    @property
     def checkpoints(self) -> Path:
         """Locate the folder of the checkpoints that serve to resume."""
         return self.path / "checkpoints"
@@ -67,8 +74,18 @@ class RunDirectory:
 
     @property
     def analysis(self) -> Path:
-        """Locate what `limbeck analyze` measured."""
+        """Locate the folder of what `limbeck analyze` measured."""
         return self.path / "analysis"
+
+    @property
+    def analysis_values(self) -> Path:
+        """Locate the numbers that were measured; written last, so that the file marks a finished analysis."""
+        return self.analysis / "analysis.json"
+
+    @property
+    def analysis_arrays(self) -> Path:
+        """Locate the arrays that were measured."""
+        return self.analysis / "arrays.npz"
 
     def predictions(self, split: str = "") -> Path:
         """Locate the predictions for the validation data, or for another of the task's splits."""
@@ -85,8 +102,8 @@ class RunDirectory:
 
     def stages(self) -> list[RunDirectory]:
         """Find the earlier stages that are there, in their order."""
-        folders = [folder for folder in self.path.glob("stage-*") if folder.name.removeprefix("stage-").isdecimal()]
-        return [RunDirectory(folder) for folder in sorted(folders, key=lambda folder: int(folder.name[6:]))]
+        numbers = [folder.name.removeprefix("stage-") for folder in self.path.glob("stage-*")]
+        return [self.stage(number) for number in sorted(int(number) for number in numbers if number.isdecimal())]
 
     @property
     def exists(self) -> bool:
@@ -100,7 +117,7 @@ class RunDirectory:
 
     def metrics(self) -> dict[str, Any]:
         """Read the results of a finished run."""
-        return read_mapping(self.results)
+        return read_mapping(self.results, RESULTS)
 
 
 @dataclass(frozen=True)
@@ -108,6 +125,16 @@ class StudyDirectory:
     """Point to the files of a study's folder."""
 
     path: Path
+
+    @property
+    def exists(self) -> bool:
+        """Tell whether a study has begun here."""
+        return self.description.is_file()
+
+    @property
+    def finished(self) -> bool:
+        """Tell whether the study has results."""
+        return self.results.is_file()
 
     @property
     def description(self) -> Path:
@@ -118,3 +145,13 @@ class StudyDirectory:
     def results(self) -> Path:
         """Locate what the study found: entries, chosen settings, run directories."""
         return self.path / "results.json"
+
+    @property
+    def runs(self) -> Path:
+        """Locate the folder of the run directories, teachers left out."""
+        return self.path / "runs"
+
+    def finished_runs(self) -> list[RunDirectory]:
+        """Find the runs that have results, by name."""
+        folders = sorted(self.runs.iterdir()) if self.runs.is_dir() else []
+        return [run for run in map(RunDirectory, folders) if run.finished]

@@ -1,7 +1,4 @@
-"""A finished run, as the files in its directory tell it.
-
-They are read here directly, because ``limbeck.run`` imports torch and tables of results need no model.
-"""
+"""Read finished runs from the files in their directories; tables of results need no model, so nothing imports torch."""
 
 from __future__ import annotations
 
@@ -11,18 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from limbeck._internal import yaml as plain_yaml
-from limbeck.runs.files import read_mapping
 from limbeck.errors import RunError
+from limbeck.runs.directory import RESULTS, RunDirectory
+from limbeck.runs.files import MALFORMED, damaged, read_mapping
 
-WRONG = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what reading a damaged file may raise
+_RECIPE = "the recipe of a run"
 
 
 @dataclass(frozen=True)
 class Reported:
-    """What a paper reports, as printed there: shares in percent."""
+    """Hold what a paper reports, as printed there: shares in percent."""
 
     metric: str
     value: float
@@ -32,7 +27,7 @@ class Reported:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a run left behind; scores are fractions, the main metric's first."""
+    """Hold what a run left behind; scores are fractions, the main metric's first."""
 
     path: Path
     task: str
@@ -46,45 +41,26 @@ class Run:
     teacher_parameters: int | None
     majority: dict[str, float]  # of always answering what is most frequent in the training data
     reported: tuple[Reported, ...]
-    settings: dict[str, Any]  # recipe.yaml
+    settings: dict[str, Any]  # the recipe
 
-
-def is_run(path: Path) -> bool:
-    return (path / "recipe.yaml").is_file() or (path / "metrics.json").is_file()
-
-
-def is_finished(path: Path) -> bool:
-    return (path / "metrics.json").is_file()
-
-
-def own_task(model: str | Path) -> dict[str, Any] | None:
-    """The task block that a run was trained with, the last of several; None of what is no run directory."""
-    file = Path(model) / "recipe.yaml"
-    if not file.is_file():
-        return None
-    recipe = read_mapping(file)
-    try:
-        return dict((recipe.get("stages") or [recipe])[-1]["task"])
-    except WRONG as error:
-        raise damaged(file, "the recipe of a run", error) from error
+    @property
+    def directory(self) -> RunDirectory:
+        """Point to the files of the run."""
+        return RunDirectory(self.path)
 
 
 def read_run(path: Path) -> Run:
-    """A finished run; anything that is missing or damaged is an error that names the file."""
-    if not is_finished(path):
-        seen = "it has no metrics.json yet" if path.is_dir() else "there is no such folder"
-        raise RunError(f"{path} is no finished run: {seen}. An interrupted run goes on with --resume.")
-    file, recipe = path / "metrics.json", path / "recipe.yaml"
-    if not recipe.is_file():
-        raise RunError(f"{path} has no recipe.yaml, so that nothing tells how it was trained. Copy the whole folder.")
-    results, settings = read_mapping(file), read_mapping(recipe)
+    """Read a finished run; anything that is missing or damaged is an error that names the file."""
+    run = RunDirectory(path)
+    check_finished(run)
+    if not run.recipe.is_file():
+        raise RunError(f"{path} has no {run.recipe.name}, so nothing tells how it was trained. Copy the whole folder.")
+    results, settings = run.metrics(), read_recipe(run)
     try:
-        # with stages the last one's, whose results the run's are
-        last = settings["stages"][-1] if settings.get("stages") else settings
-        teacher_name = str((last.get("teacher") or {}).get("model", ""))
-        reported = read_reported(settings.get("reported"))
-    except WRONG as error:
-        raise damaged(recipe, "the recipe of a run", error) from error
+        teacher_name = str((last_stage(settings).get("teacher") or {}).get("model", ""))
+        reported = parse_reported(settings.get("reported"))
+    except MALFORMED as error:
+        raise damaged(run.recipe, _RECIPE, error) from error
     try:
         teacher = results.get("teacher") or {}
         scores = _numbers(results["metrics"])
@@ -104,20 +80,69 @@ def read_run(path: Path) -> Run:
             reported=reported,
             settings=settings,
         )
-    except WRONG as error:
-        raise damaged(file, "the results of a run", error) from error
+    except MALFORMED as error:
+        raise damaged(run.results, RESULTS, error) from error
 
 
-def read_reported(values: Any) -> tuple[Reported, ...]:
+def check_finished(run: RunDirectory) -> None:
+    """Raise an error where a folder holds no finished run."""
+    if not run.finished:
+        seen = f"it has no {run.results.name} yet" if run.path.is_dir() else "there is no such folder"
+        raise RunError(
+            f"{run.path} is no finished run: {seen}. Name run directories of 'finetune' or 'distill'; an interrupted "
+            "run goes on with --resume."
+        )
+
+
+def read_recipe(run: RunDirectory) -> dict[str, Any]:
+    """Read the resolved recipe of a run, as plain values."""
+    return read_mapping(run.recipe, _RECIPE)
+
+
+def read_history(run: RunDirectory) -> list[dict[str, Any]]:
+    """Read the log of a training: an entry for each time that a loss or a score was logged."""
+    try:
+        lines = run.history.read_text(encoding="utf-8").splitlines()
+        entries = [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError) as error:
+        seen = " ".join(str(error).split())
+        raise RunError(f"{run.history} is damaged ({seen}). Copy it again or repeat the run.") from error
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
+def label_names(run: RunDirectory) -> list[str]:
+    """Read which label each number stands for; a run whose student was removed does not tell."""
+    try:
+        names = json.loads(run.student_config.read_text(encoding="utf-8"))["id2label"]
+        return [str(names[str(number)]) for number in range(len(names))]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def own_task(model: str | Path) -> dict[str, Any] | None:
+    """Read the task block that a run was trained with, the last of several; None if there is no run directory."""
+    run = RunDirectory(Path(model))
+    if not run.recipe.is_file():
+        return None
+    recipe = read_recipe(run)
+    try:
+        return dict(last_stage(recipe)["task"])
+    except MALFORMED as error:
+        raise damaged(run.recipe, _RECIPE, error) from error
+
+
+def last_stage(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Pick the last stage of a recipe, whose results are the run's; a recipe without stages is one itself."""
+    stage: Mapping[str, Any] = recipe["stages"][-1] if recipe.get("stages") else recipe
+    return stage
+
+
+def parse_reported(values: Any) -> tuple[Reported, ...]:
+    """Turn the ``reported`` block of a recipe into objects."""
     return tuple(
         Reported(str(item["metric"]), float(item["value"]), _maybe(float, item.get("sd")), str(item["where"]))
         for item in values or ()
     )
-
-
-def damaged(file: Path, what: str, error: Exception) -> RunError:
-    seen = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-    return RunError(f"{file} does not hold {what}: {seen}. Copy it again or repeat the run.")
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

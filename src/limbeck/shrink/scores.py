@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from limbeck.compare.answers import PREDICTIONS, prediction_columns, read_answers
+from limbeck.compare.answers import prediction_columns, read_answers
 from limbeck.errors import RunError
 from limbeck.metrics import METRICS
 from limbeck.stats import bootstrap_interval, paired_bootstrap
@@ -52,8 +52,8 @@ class Judge:
         """Of finished runs of one teacher, by their methods."""
         found, labels = {}, None
         for method, run in runs.items():
-            answers = read_answers(run / PREDICTIONS)
-            theirs = prediction_columns(run / PREDICTIONS, ["teacher_prediction"])
+            file = RunDirectory(run).predictions()
+            answers, theirs = read_answers(file), prediction_columns(file, ["teacher_prediction"])
             found[method] = np.array(answers.predictions)
             found[TEACHER] = np.array(theirs["teacher_prediction"])
             labels = np.array(answers.labels)

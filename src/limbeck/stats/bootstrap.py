@@ -1,4 +1,4 @@
-"""Metrics of examples that are drawn anew, for the bootstrap: many draws at once.
+"""Compute metrics of examples that are drawn anew, for the bootstrap: many draws at once.
 
 A draw is a row of weights, how often each example came up, and every metric is a function of weighted sums: nothing
 loops over draws.
@@ -20,8 +20,8 @@ _CELLS = 2**17  # weights that are held at once: few enough for a processor's ca
 _Statistic = Callable[[np.ndarray], np.ndarray]
 
 
-def draws(examples: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """Weights (R, N), R at a time: how often each example comes up in N draws with replacement."""
+def draw_weights(examples: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield weights (R, N), R at a time: how often each example comes up in N draws with replacement."""
     generator = np.random.default_rng(seed)
     at_once = max(1, _CELLS // examples)
     for first in range(0, resamples, at_once):
@@ -32,8 +32,10 @@ def draws(examples: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
         yield counts.reshape(rows, examples).astype(np.float64)
 
 
-def prepared(metric: str, ours: Sequence[Any], theirs: Sequence[Any], labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Predictions (S, N) or (S, N, K), ours first, and labels (N,) or (N, K); none are the first predictions."""
+def stack_predictions(
+    metric: str, ours: Sequence[Any], theirs: Sequence[Any], labels: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Stack predictions (S, N) or (S, N, K), ours first, and labels (N,) or (N, K) (else the first predictions)."""
     if not len(ours) or not len(theirs):
         raise DataError(f"The bootstrap needs models on both sides; seen: {len(ours)} and {len(theirs)}.")
     if (labels is None) != (metric in ("mean", "entity_f1")):
@@ -117,7 +119,7 @@ def _mcc(predictions: np.ndarray, labels: np.ndarray) -> _Statistic:
 
 
 def _classes(predictions: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """As 0/1 for each class, (S, N, K) and (N, K); label sets are that already, but one label alone is two classes."""
+    """Turn classes into 0/1, (S, N, K) and (N, K); label sets are that already, but one label alone is two classes."""
     if labels.ndim == 2 and labels.shape[1] > 1:
         return predictions, labels
     predictions, labels = predictions.reshape(len(predictions), -1), labels.reshape(-1)
@@ -126,7 +128,7 @@ def _classes(predictions: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _counts(guessed: np.ndarray, there: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, ...]]:
-    """For each class: how often it is right, predicted, true; (S, R, K), (S, R, K), (R, K)."""
+    """Count for each class how often it is right, predicted, true; (S, R, K), (S, R, K), (R, K)."""
     guessed, there = guessed.astype(np.float64), there.astype(np.float64)
     if not (np.isin(guessed, (0, 1)).all() and np.isin(there, (0, 1)).all()):
         raise DataError("F1 of two classes or of label sets needs 0 and 1; seen: other values.")
@@ -139,7 +141,7 @@ def _f1_of(right: np.ndarray, guessed: np.ndarray, there: np.ndarray) -> np.ndar
 
 
 def _ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """0 where it is undefined."""
+    """Divide, with 0 where it is undefined."""
     return np.divide(above, below, out=np.zeros_like(above), where=below > 0)
 
 
@@ -158,12 +160,12 @@ def _spearman(predictions: np.ndarray, labels: np.ndarray) -> _Statistic:
 
 
 def _columns(weights: np.ndarray) -> np.ndarray:
-    """(N, R): an example's weights lie together, so that sorting the examples moves whole rows."""
+    """Turn to (N, R): an example's weights lie together, so that sorting the examples moves whole rows."""
     return np.ascontiguousarray(weights.T)
 
 
 def _ranks(values: np.ndarray) -> _Statistic:
-    """From weights (N, R) to ranks (N, R) inside each draw; equal values share their mean rank."""
+    """Turn weights (N, R) into ranks (N, R) inside each draw; equal values share their mean rank."""
     order = np.argsort(values)
     first, last = (np.searchsorted(values[order], values, side=side) for side in ("left", "right"))
 
@@ -176,7 +178,7 @@ def _ranks(values: np.ndarray) -> _Statistic:
 
 
 def _correlations(weights: np.ndarray, predictions: Iterable[np.ndarray], labels: np.ndarray) -> np.ndarray:
-    """Of each draw, a column here, around its own means: sums of raw squares would lose the digits."""
+    """Correlate in each draw, a column here, around its own means: sums of raw squares would lose the digits."""
     labels, labels_vary = _centred(weights, labels)
     weighted = weights * labels
     spread = np.sqrt((weighted * labels).sum(axis=0))
@@ -189,7 +191,7 @@ def _correlations(weights: np.ndarray, predictions: Iterable[np.ndarray], labels
 
 
 def _centred(weights: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values (N, R) without the mean of each draw, and whether those that were drawn differ."""
+    """Return values (N, R) without the mean of each draw, and whether those that were drawn differ."""
     mean = (weights * values).sum(axis=0) / len(weights)
     values = values - mean
     farthest = (np.abs(values) * (weights > 0)).max(axis=0)

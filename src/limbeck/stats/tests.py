@@ -1,4 +1,4 @@
-"""Statistics of scores over seeds, and of predictions example by example: functions over plain numbers and arrays.
+"""Test scores over seeds, and predictions example by example: functions over plain numbers and arrays.
 
 scipy has the distributions. It is imported inside the functions because it is slow to import.
 """
@@ -16,7 +16,7 @@ import numpy as np
 
 from limbeck.errors import DataError, unknown
 from limbeck.metrics import SMALLER_IS_BETTER
-from limbeck.stats.bootstrap import ROUNDING, STATISTICS, draws, prepared
+from limbeck.stats.bootstrap import ROUNDING, STATISTICS, draw_weights, stack_predictions
 
 # two: is there a difference? greater: is ours better? observed: is the side that is ahead better, as Jung et al.
 # 2023 ask (section 4.4)? The last chooses its question after the answer: it is half the two-sided value, and false
@@ -29,7 +29,7 @@ _FEW = 25  # examples that differ, from which the normal distribution is close e
 
 @dataclass(frozen=True)
 class Summary:
-    """Scores over seeds; one score has neither deviation nor interval."""
+    """Summarise scores over seeds; one score has neither deviation nor interval."""
 
     mean: float
     sd: float | None
@@ -40,7 +40,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A test of ours against theirs; ``test`` says for people which one."""
+    """Hold a test of ours against theirs; ``test`` says for people which one."""
 
     test: str
     difference: float  # ours - theirs
@@ -50,7 +50,7 @@ class Comparison:
 
 
 def summary(scores: Sequence[float], level: float = 0.95) -> Summary:
-    """Mean, standard deviation (of a sample: n - 1) and the t interval of the mean."""
+    """Compute mean, standard deviation (of a sample: n - 1) and the t interval of the mean."""
     from scipy import stats
 
     values = _finite(scores)
@@ -65,7 +65,7 @@ def summary(scores: Sequence[float], level: float = 0.95) -> Summary:
 
 
 def t_test(ours: Sequence[float], theirs: Sequence[float], *, paired: bool = False, sided: Sided = "two") -> Comparison:
-    """Of two means over seeds: Welch's test, or ``paired`` by position, for the same seeds on both sides.
+    """Compare two means over seeds: Welch's test, or ``paired`` by position, for the same seeds on both sides.
 
     Larger scores count as better; give the scores with the opposite sign where smaller ones are. Constant scores have
     no t: p is 1 where they are equal and 0 (on the side that is ahead) where they are not.
@@ -102,7 +102,7 @@ def t_test(ours: Sequence[float], theirs: Sequence[float], *, paired: bool = Fal
 
 
 def mcnemar(ours_right: Any, theirs_right: Any, *, sided: Sided = "two") -> Comparison:
-    """Of two models on the same examples in the same order, given which ones each got right.
+    """Compare two models on the same examples in the same order, given which ones each got right.
 
     Only examples on which one is right and the other wrong count: by the binomial distribution where they are fewer
     than 25, else by the normal one with continuity correction (its square is the corrected chi-square). ``difference``
@@ -118,7 +118,7 @@ def mcnemar(ours_right: Any, theirs_right: Any, *, sided: Sided = "two") -> Comp
 
 
 def mcnemar_over_seeds(ours_right: Sequence[Any], theirs_right: Sequence[Any], *, sided: Sided = "two") -> Comparison:
-    """A McNemar test for each seed (by position), and one p of them all.
+    """Make a McNemar test for each seed (by position), and combine them into one p.
 
     Pooling the seeds would count the same examples several times, as if they were new ones. Instead, of n values the
     k-th smallest times n/k is taken, k = n/2 rounded up: at most about twice their median. That is a valid p however
@@ -149,7 +149,7 @@ def paired_bootstrap(
     seed: int = 0,
     sided: Sided = "two",
 ) -> Comparison:
-    """Of the mean of a metric over our models minus that over theirs, by drawing the examples anew.
+    """Compare the mean of a metric over our models with that over theirs, by drawing the examples anew.
 
     ``ours`` and ``theirs`` hold the predictions of each seed; one draw serves them all. The interval is of percentiles,
     p the share of draws on the other side of 0. Both are about other examples, not about other seeds.
@@ -160,7 +160,7 @@ def paired_bootstrap(
     """
     if metric not in STATISTICS:
         raise DataError(unknown("metric", metric, STATISTICS, f"The bootstrap has {', '.join(STATISTICS)}."))
-    predictions, truth = prepared(metric, ours, theirs, labels)
+    predictions, truth = stack_predictions(metric, ours, theirs, labels)
     statistic = STATISTICS[metric](predictions, truth)
 
     def differences(weights: np.ndarray) -> np.ndarray:
@@ -170,7 +170,7 @@ def paired_bootstrap(
         return np.where(np.abs(a - b) <= ROUNDING * (np.abs(a) + np.abs(b)), 0.0, a - b)
 
     examples = predictions.shape[1]
-    found = np.concatenate([differences(weights) for weights in draws(examples, resamples, seed)])
+    found = np.concatenate([differences(weights) for weights in draw_weights(examples, resamples, seed)])
     # what was seen is one more draw: no p is 0
     upper, lower = ((1 + int(np.count_nonzero(side))) / (resamples + 1) for side in (found <= 0, found >= 0))
     if metric in SMALLER_IS_BETTER:
@@ -188,16 +188,16 @@ def paired_bootstrap(
 def bootstrap_interval(
     metric: str, predictions: Any, labels: Any, *, resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """Between which scores of one model 95% of the draws of its examples lie; arguments as of ``paired_bootstrap``."""
-    sides, truth = prepared(metric, [predictions], [predictions], labels)
+    """Find the scores between which 95% of the draws of one model lie; arguments as of ``paired_bootstrap``."""
+    sides, truth = stack_predictions(metric, [predictions], [predictions], labels)
     statistic = STATISTICS[metric](sides[:1], truth)
-    found = np.concatenate([statistic(weights)[0] for weights in draws(sides.shape[1], resamples, seed)])
+    found = np.concatenate([statistic(weights)[0] for weights in draw_weights(sides.shape[1], resamples, seed)])
     low, high = np.percentile(found, [50 * (1 - _LEVEL), 50 * (1 + _LEVEL)])
     return float(low), float(high)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's corrected p-values, in the order given: below the level, they hold for all tests together."""
+    """Correct p-values by Holm's method, in the order given: below the level, they hold for all tests together."""
     values = np.array(p_values, dtype=np.float64)
     bad = values[~((values >= 0) & (values <= 1))]
     if bad.size:
@@ -210,7 +210,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seeds_needed(comparisons: int = 1, level: float = 0.05, sided: Sided = "two") -> int:
-    """The fewest seeds whose scores can differ significantly without the assumption that they are normal.
+    """Count the fewest seeds whose scores can differ significantly without the assumption that they are normal.
 
     If only signs count, the clearest result of n pairs of seeds is that all point the same way, which chance does
     with p = 2^(1-n), one-sided 2^-n. Holm's first step compares that with ``level / comparisons``.
@@ -227,7 +227,7 @@ def seeds_needed(comparisons: int = 1, level: float = 0.05, sided: Sided = "two"
 
 
 def warning_about(seeds: int, comparisons: int = 1, level: float = 0.05, sided: Sided = "two") -> str:
-    """For people: what so few seeds cannot show; empty where they are enough."""
+    """Say for people what so few seeds cannot show; empty where they are enough."""
     needed = seeds_needed(comparisons, level, sided)
     if seeds >= needed:
         return ""
@@ -247,7 +247,7 @@ def _smallest_p(seeds: int, sided: Sided) -> float:
 
 
 def _p(upper: float, lower: float, sided: Sided) -> float:
-    """From the tails: how probable a difference at least as far up, and at least as far down, is by chance."""
+    """Combine the tails: how probable a difference at least as far up, and at least as far down, is by chance."""
     if sided == "greater":
         return upper
     smaller = min(upper, lower)
@@ -266,7 +266,7 @@ def _finite(scores: Sequence[float]) -> list[float]:
 
 
 def _disagreements(ours_right: Any, theirs_right: Any) -> tuple[int, int, int]:
-    """How many examples only ours got right, only theirs got right, and how many there are."""
+    """Count the examples that only ours got right, that only theirs got right, and all."""
     ours, theirs = np.asarray(ours_right), np.asarray(theirs_right)
     if ours.shape != theirs.shape or ours.ndim != 1 or not ours.size:
         raise DataError(

@@ -20,10 +20,10 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from limbeck._internal.files import write_text
-from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.errors import RunError
 from limbeck.metrics import SMALLER_IS_BETTER
-from limbeck.runs.directory import RunDirectory
+from limbeck.runs.directory import RunDirectory, StudyDirectory
+from limbeck.runs.reader import read_history
 from limbeck.study.description import Point, Study
 from limbeck.study.engines import Engine
 from limbeck.study.jobs import Fate, Job, TrainJob
@@ -66,7 +66,7 @@ def conduct(study: Study, folder: Path, engine: Engine, watcher: Watcher | None 
                 if _has_twin(plan, task, label):
                     _forget_losers(plan, entries[task, label], entries.values())
         results = _results(plan, [entries[name] for name in strands])
-        write_text(folder / STUDY_RESULTS, json.dumps(results, indent=1) + "\n")
+        write_text(StudyDirectory(folder).results, json.dumps(results, indent=1) + "\n")
     return results
 
 
@@ -155,8 +155,7 @@ def _score(jobs: Sequence[TrainJob], failed: Failures) -> float | None:
 def _history(run: RunDirectory) -> tuple[float, ...]:
     """The score after each evaluation during a run's training."""
     metric = run.metrics()["metric"]
-    entries = map(json.loads, (run.path / "history.jsonl").read_text().splitlines())
-    return tuple(entry[f"eval_{metric}"] for entry in entries if f"eval_{metric}" in entry)
+    return tuple(entry[f"eval_{metric}"] for entry in read_history(run) if f"eval_{metric}" in entry)
 
 
 def _maximise(plan: Plan, task: str, label: str, trials: Sequence[Trial]) -> bool:
@@ -255,7 +254,7 @@ def _results(plan: Plan, entries: list[dict[str, Any]]) -> dict[str, Any]:
 def _own(folder: Path, study: Study) -> Iterator[None]:
     """One process at a time works on a study; its settings are written there before anything runs."""
     others = [file for file in folder.iterdir() if file.name != _LOCK] if folder.is_dir() else []
-    if folder.is_file() or (others and not (folder / "study.yaml").is_file()):
+    if folder.is_file() or (others and not StudyDirectory(folder).exists):
         raise RunError(f"{folder} holds other files and is no study. Choose another --output.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -264,7 +263,7 @@ def _own(folder: Path, study: Study) -> Iterator[None]:
     lock = FileLock(folder / _LOCK)
     try:
         with lock.acquire(timeout=0):
-            write_text(folder / "study.yaml", study.to_yaml())
+            write_text(StudyDirectory(folder).description, study.to_yaml())
             yield
     except Timeout as error:
         raise RunError(f"Another process is at work on {folder}. Wait for it, or choose another --output.") from error

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from filelock import FileLock
 
 from limbeck._internal.files import write_text
@@ -23,6 +22,7 @@ from limbeck._internal.progress import QUIET
 from limbeck.errors import LimbeckError
 from limbeck.recipes.recipe import load_recipe
 from limbeck.runs.directory import RunDirectory
+from limbeck.runs.reader import read_recipe
 from limbeck.study.search import falls_behind
 from limbeck.training.cache_building import cache_for_runs
 from limbeck.training.execute import execute
@@ -86,7 +86,7 @@ class TrainJob(Job):
     def forget_students(self) -> None:
         """The weights of a finished run, also those of its earlier stages, with which an unfinished one goes on."""
         if self.directory.finished:
-            for student in (self.directory.student, *self.directory.path.glob("stage-*/student")):
+            for student in (self.directory.student, *(stage.student for stage in self.directory.stages())):
                 shutil.rmtree(student, ignore_errors=True)
 
     def _lost_its_student(self) -> bool:
@@ -173,7 +173,7 @@ def _asked(values: dict[str, Any]) -> list[Any]:
 def _began_elsewhere(folder: Path, values: dict[str, Any]) -> bool:
     """The key says that the work is the same, so an unfinished run can differ in its teacher's path alone."""
     try:
-        recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))
+        recipe = read_recipe(RunDirectory(folder))
         first = (recipe.get("stages") or [recipe])[0]
         return bool(first.get("teacher", {}).get("model") != values.get("teacher", {}).get("model"))
     except OSError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from limbeck._internal.files import file_name
 from limbeck.recipes.files import put
 from limbeck.recipes.recipe import load_recipe
+from limbeck.runs.directory import StudyDirectory
 from limbeck.study.description import Point, Study, key_of
 from limbeck.study.jobs import CacheJob, Fate, TrainJob
 
@@ -49,7 +50,7 @@ class Plan:
         settings = [f"{name.rpartition('.')[2]}={value}" for name, value in point.items()]
         title = " ".join([task, label, *settings, f"seed {seed}"])
         key = key_of(identity)
-        return TrainJob(key, title, str(self.folder), values, str(self.folder / "runs" / key), student)
+        return TrainJob(key, title, str(self.folder), values, str(StudyDirectory(self.folder).runs / key), student)
 
     def searches(self, task: str, label: str) -> bool:
         """Whether there is more than one setting to choose from."""
@@ -77,13 +78,13 @@ class Plan:
         jobs = [job for task in study.tasks for job in (self.teacher(task), self.cache(task)) if job is not None]
         runs = sum(self.count(task, label) for task in study.tasks for label in study.labels(task))
         # of any settings: to know those of a large grid takes minutes
-        finished = len(list(self.folder.glob("runs/*/metrics.json")))
+        finished = len(StudyDirectory(self.folder).finished_runs())
         return max(1, runs - finished) + sum(not job.finished() for job in jobs)
 
     def finished(self, task: str, label: str) -> list[Path]:
         """The folders of a method's finished runs, those of other settings left out where settings are known."""
         study = self.study
-        there = {file.parent.name: file.parent for file in sorted(self.folder.glob("runs/*/metrics.json"))}
+        there = {run.path.name: run.path for run in StudyDirectory(self.folder).finished_runs()}
         if study.search.sampler == "tpe" and self.searches(task, label):
             ours = file_name(task, study.method(task, label), "s")
             return [folder for name, folder in there.items() if re.fullmatch(rf"{re.escape(ours)}\d+-\w+", name)]

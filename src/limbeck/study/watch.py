@@ -15,6 +15,7 @@ from rich.text import Text
 
 from limbeck._internal.progress import QUIET
 from limbeck.metrics import readable_score
+from limbeck.runs.directory import StudyDirectory
 from limbeck.study.conduct import Watcher
 from limbeck.study.jobs import Job, TrainJob
 
@@ -91,7 +92,7 @@ def watching(total: int) -> Iterator[Watcher]:
 
 
 def _is_run(job: Job) -> bool:
-    return isinstance(job, TrainJob) and Path(job.folder).parent.name == "runs"
+    return isinstance(job, TrainJob) and Path(job.folder).parent == StudyDirectory(Path(job.study)).runs
 
 
 def _outcome(job: Job, error: str) -> str:

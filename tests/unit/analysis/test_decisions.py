@@ -1,4 +1,4 @@
-"""How a student decides beside its teacher: restoration, agreement and calibration of known predictions."""
+"""Check restoration, agreement and calibration of known predictions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("precision", "recall", "f1")
 
 
 def counted(student, teacher):
-    """Precision, recall and F1 of yes (1) answers, from counts; 0 where there is nothing to divide by."""
+    """Compute precision, recall and F1 of yes (1) answers from counts; 0 where there is nothing to divide by."""
     both = sum(s and t for s, t in zip(student, teacher, strict=True))
     found = both / max(sum(student), 1), both / max(sum(teacher), 1), 2 * both / max(sum(student) + sum(teacher), 1)
     return dict(zip(NAMES, found, strict=True))
@@ -31,7 +31,7 @@ def mean(rows):
 
 
 def run_of(folder, student, teacher=None, label=None, names=(), **columns):
-    """A run directory with these answers."""
+    """Make a run directory with these answers."""
     answers = {"id": list(range(len(student))), "label": student if label is None else label, "prediction": student}
     answers |= {} if teacher is None else {"teacher_prediction": teacher}
     run = make_run(folder / "run", answers=answers | columns)
@@ -104,7 +104,7 @@ def test_a_single_label_that_a_text_has_or_not():
     ids=str,
 )
 def test_identical_answers_are_restored_in_whole(answers):
-    """Also where both sides give the same answer to everything, or no label to any text."""
+    """Include sides that give the same answer to everything, or no label to any text."""
     names = ("no", "yes") if answers in ([0, 0], [1, 1]) else ()
     assert restoration(answers, answers, names).scores == dict.fromkeys(NAMES, 1.0)
 
@@ -198,7 +198,7 @@ def assert_same(ours: Calibration, theirs: Calibration):
 
 
 def test_perfect_calibration():
-    """Of ten answers at 0.8 eight are right, of five at 0.6 three."""
+    """Get eight of ten answers at 0.8 right, and three of five at 0.6."""
     probabilities = [[0.8, 0.2]] * 10 + [[0.4, 0.6]] * 5
     found = calibration(probabilities, [0] * 8 + [1] * 2 + [1] * 3 + [0] * 2)
     assert found.error == pytest.approx(0, abs=1e-12)

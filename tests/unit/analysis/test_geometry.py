@@ -1,4 +1,4 @@
-"""CKA maps, relation difference and intra-class similarity: against plain loops, and on cases with known answers."""
+"""Check CKA maps, relation difference and intra-class similarity against plain loops and known answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def orthogonal(width, seed=5):
 
 
 def song(k, l):  # noqa: E741
-    """The unbiased HSIC of two kernel matrices, as Song et al. (2012) write it."""
+    """Compute the unbiased HSIC of two kernel matrices, as Song et al. (2012) write it."""
     n = len(k)
     k, l = k * (1 - np.eye(n)), l * (1 - np.eye(n))  # noqa: E741
     ones = np.ones(n)
@@ -41,14 +41,14 @@ def song(k, l):  # noqa: E741
 
 
 def biased(k, l):  # noqa: E741
-    """Jung et al. 2023, equation 5."""
+    """Compute equation 5 of Jung et al. 2023."""
     n = len(k)
     centring = np.eye(n) - np.ones((n, n)) / n
     return np.trace(k @ centring @ l @ centring) / (n - 1) ** 2
 
 
 def plain_cka(batches_x, batches_y, hsic=song):
-    """Over several batches each HSIC counts by n (n - 3) (Nguyen et al., 2021)."""
+    """Weigh each HSIC of several batches by n (n - 3) (Nguyen et al., 2021)."""
     sums = np.zeros(3)
     for x, y in zip(batches_x, batches_y, strict=True):
         k, l = (side.numpy() @ side.numpy().T for side in (x, y))  # noqa: E741
@@ -57,7 +57,7 @@ def plain_cka(batches_x, batches_y, hsic=song):
 
 
 def layers_of(seed, batches, depth, width):
-    """Batch by batch, every layer's samples; neighbouring layers have something in common."""
+    """Draw every layer's samples, batch by batch; neighbouring layers have something in common."""
     made = []
     for number, size in enumerate(batches):
         layers = [rows([seed, number], size, width)]
@@ -145,7 +145,7 @@ def side_by_side(sample, length):
 
 
 def plain_difference(student, teacher):
-    """Equations 12 and 13 for one batch, of lists of samples (tokens, width)."""
+    """Compute equations 12 and 13 for one batch, of lists of samples (tokens, width)."""
     count, length, found = len(student), max(map(len, student)), {}
     for name, relate in (("euclidean", distance), ("cosine", cosine)):
         s, t = ([side_by_side(sample, length) for sample in side] for side in (student, teacher))
@@ -161,7 +161,7 @@ def plain_difference(student, teacher):
 
 
 def difference(*batches, left=False, garbage=math.nan, extra=2):
-    """Of pairs of Arrays, padded on one side with garbage."""
+    """Measure pairs of Arrays, padded on one side with garbage."""
     relations = RelationDifference()
     for student, teacher in batches:
         ours, theirs = (side.features(LAYER, left=left, garbage=garbage, extra=extra) for side in (student, teacher))
@@ -198,7 +198,7 @@ def test_batches_count_by_their_samples():
 
 
 def changed(arrays, change):
-    """Both as float32, which is what models compute in."""
+    """Convert both to float32, which is what models compute in."""
     return arrays.changed(lambda *place: change(place[-1]).astype(np.float32).astype(np.float64))
 
 
@@ -224,7 +224,7 @@ def test_relation_difference_of_identical_rotated_and_scaled_features(lengths):
 
 
 def plain_similarity(features, labels):
-    """The double sum of Saadi et al. 2023."""
+    """Compute the double sum of Saadi et al. 2023."""
     total = 0.0
     for i, row in enumerate(features):
         own = [j for j, label in enumerate(labels) if label == labels[i]]

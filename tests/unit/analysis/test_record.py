@@ -1,4 +1,4 @@
-"""What is kept of an analysis: whole or not at all, and one message where it is damaged."""
+"""Check that an analysis is kept whole or not at all, with one message where it is damaged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_nothing_was_measured(tmp_path):
 
 @pytest.mark.parametrize("first", [True, False])
 def test_killed_between_the_two_files(tmp_path, monkeypatch, first):
-    """New arrays never stand beside the values of an older record."""
+    """Expect that new arrays never stand beside the values of an older record."""
     if not first:
         write_record(tmp_path, Record(SETTINGS, VALUES, ARRAYS))
 
@@ -120,7 +120,7 @@ def test_damage_is_one_message(run, name, damage):
 
 
 def test_wrong_bytes_are_never_read_as_other_numbers(run):
-    """In the values, in how they are compressed, or in the archive's own tables; a file's date does not matter."""
+    """Damage the values, how they are compressed, or the archive's own tables; a file's date does not matter."""
     file, seen = run / "analysis" / "arrays.npz", 0
     data = file.read_bytes()
     for place in range(0, len(data), 16):

@@ -1,4 +1,4 @@
-"""Losses of problems whose decisions are tokens (tags) or positions (answers), against float64 loops."""
+"""Check losses of problems whose decisions are tokens (tags) or positions (answers), against float64 loops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pair(problem, labels):
 
 
 def side(seed, labels, left):
-    """Per example (tokens, labels) logits and (tokens, width) hidden states; as Features with NaN in the padding."""
+    """Draw (tokens, labels) logits and (tokens, width) hidden states; as Features with NaN in the padding."""
     rng = np.random.default_rng(seed)
     logits = [rng.normal(size=(n, labels)) for n in LENGTHS]
     hidden = [rng.normal(size=(n, WIDTH)) for n in LENGTHS]

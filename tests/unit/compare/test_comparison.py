@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - the tables that are expected hold dashes and signs
-"""From run directories to a table: grouping, means, marks, notes, and every test behind a mark."""
+"""Check tables made from run directories: grouping, means, marks, notes, and every test behind a mark."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_paired_test_uses_the_seeds_that_both_have(tmp_path):
 
 
 def predicted(accuracy, seed):
-    """Labels of N examples, and predictions of which about so many are right."""
+    """Draw labels of N examples, and predictions of which about so many are right."""
     labels = np.arange(N) % 2
     wrong = np.random.default_rng(seed).random(N) > accuracy
     return classes(labels.tolist(), np.where(wrong, 1 - labels, labels).tolist())
@@ -284,7 +284,7 @@ KINDS = {
 
 @pytest.fixture(params=KINDS)
 def two_runs(request, tmp_path):
-    """Of each kind of task, a worse run and a better one, with the scores that a run would have written."""
+    """Make a worse run and a better one of each kind of task, with the scores that a run would have written."""
     paths = []
     for method, answers in zip(("ft", "kd"), KINDS[request.param], strict=True):
         scores = {name: float(score) for name, score in scored(answers, request.param).items()}

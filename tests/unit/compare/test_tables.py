@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - the tables that are expected hold dashes and signs
-"""One table in four forms, whatever its labels hold."""
+"""Check that one table reads the same in four formats, whatever its labels hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from limbeck.compare.tables import Cell, Table, check_form, form_of, render, show_table
+from limbeck.compare.tables import Cell, Table, check_format, format_of, render, show_table
 from limbeck.errors import RecipeError
 
 SMALL = Table(
@@ -182,7 +182,7 @@ def _markdown_cells(line):
 
 
 def _split_on_bare_pipes(line):
-    """As a reader of GFM does: a backslash takes the next character with it."""
+    """Split as a reader of GFM does: a backslash takes the next character with it."""
     cells, escaped = [""], False
     for letter in line:
         if letter == "|" and not escaped:
@@ -201,7 +201,7 @@ _SIGNS = {
 
 
 def _latex_text(source):
-    """What a piece of LaTeX shows; fails on unbalanced groups, open formulas and bare special characters."""
+    """Return what a piece of LaTeX shows; fail on unbalanced groups, open formulas and bare special characters."""
     shown, depth, formula, place = "", 0, False, 0
     while place < len(source):
         rest = source[place:]
@@ -247,12 +247,12 @@ def test_markdown_columns_line_up_with_wide_letters():
 
 def test_the_file_name_tells_the_form(tmp_path):
     for name, text in (("t.md", MARKDOWN), ("t.tex", LATEX), ("t.CSV", CSV)):
-        assert render(SMALL, form_of(tmp_path / name)) == text
+        assert render(SMALL, format_of(tmp_path / name)) == text
     with pytest.raises(RecipeError, match=r"t\.doc: which form\? Use one of the endings \.md, \.tex, \.csv"):
-        form_of(tmp_path / "t.doc")
+        format_of(tmp_path / "t.doc")
 
 
 def test_an_unknown_form_is_named():
-    assert check_form("latex") == "latex"
+    assert check_format("latex") == "latex"
     with pytest.raises(RecipeError, match=r"Unknown format 'latx'\. Did you mean 'latex'\?"):
-        check_form("latx")
+        check_format("latx")

@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard
 
 from limbeck import METHODS, __version__
 from limbeck._internal.files import readable_size
-from limbeck.compare.score_table import count_of
+from limbeck.compare.score_table import readable_count
 from limbeck.deploy.card import Latency, _citation, write_card
 from limbeck.deploy.facts import public_name, read_facts
 from limbeck.deploy.parity import Answered, Parity
@@ -106,8 +106,8 @@ def test_every_number_was_measured(runs, tmp_path, seeds):
     known |= {
         "3.22",
         "8.64",
-        count_of(17_361_234)[:-2],
-        count_of(33_360_770)[:-2],
+        readable_count(17_361_234)[:-2],
+        readable_count(33_360_770)[:-2],
         readable_size(69_444_936)[:-3],
         "95",
     }

@@ -1,4 +1,4 @@
-"""The evidence page: what a study found is kept whole, judged by its rule, and shown as it is."""
+"""Check the evidence page: what a study found is kept whole, judged by its rule, and shown as it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers.fake_runs import make_study
 
 from evidence import collect, page, run
 from evidence.claims import CLAIMS, Claim, findings_of, verdict
-from evidence.results import ABLATIONS, MAIN, OTHERS, Results
+from evidence.results import ABLATIONS, MAIN, OTHERS, ResultFiles
 from evidence.tables import GROUPS, ablation_tables, claims_table, dev_table, main_table, readme_table, settings_table
 
 RELATIONS, NEIGHBOURS = ABLATIONS[2:]
@@ -40,7 +40,7 @@ def run_of(seed, score, **more):
 
 
 def dev_of(label, others):
-    """A loss that falls from 0.8, for the method's own student to 0.1."""
+    """Make a loss that falls from 0.8, for the method's own student to 0.1."""
     falls = (
         {"before": 0.8} | {name: value for name, value in (("ft", 0.7), ("kd", 0.6)) if name in others} | {label: 0.1}
     )
@@ -74,7 +74,7 @@ def put(folder, study, task, scores, printed=()):
 
 def judged(tmp_path, better, *than):
     claim = Claim("Somebody 2020", "one beats another", better, than)
-    return verdict(findings_of(claim, Results(tmp_path)))
+    return verdict(findings_of(claim, ResultFiles(tmp_path)))
 
 
 def test_a_claim_holds_where_a_difference_is_sure_and_none_is_against_it(tmp_path):
@@ -90,7 +90,7 @@ def test_a_claim_holds_where_a_difference_is_sure_and_none_is_against_it(tmp_pat
 
 def test_the_p_of_a_claim_is_corrected_for_all_of_its_tests(tmp_path):
     put(tmp_path, MAIN, "glue/rte", {"ft": SAME, "kd": LOW, "fcd": [0.63, 0.65, 0.61, 0.64]})
-    results = Results(tmp_path)
+    results = ResultFiles(tmp_path)
     alone = findings_of(Claim("", "", "fcd", ("ft",)), results)
     both = findings_of(Claim("", "", "fcd", ("ft", "kd")), results)
     assert both[0].test == alone[0].test and both[0].p >= alone[0].p
@@ -100,17 +100,17 @@ def test_the_p_of_a_claim_is_corrected_for_all_of_its_tests(tmp_path):
 def test_one_seed_tests_nothing(tmp_path):
     put(tmp_path, MAIN, "glue/rte", {"ft": LOW, "cka": [0.9]})
     assert judged(tmp_path, "cka", "ft") == "not tested"
-    rows = {row[0].text: row for row in main_table(Results(tmp_path)).rows}
+    rows = {row[0].text: row for row in main_table(ResultFiles(tmp_path)).rows}
     assert rows["cka"][1].text == "90.0, 3 missing" and rows["cka"][1].marks == ""
     put(tmp_path, RELATIONS, "glue/rte", {"fcd": LOW, "fcd, KL": [0.9]})
-    assert ablation_tables(Results(tmp_path)) == []
+    assert ablation_tables(ResultFiles(tmp_path)) == []
 
 
 def test_methods_of_one_study_are_compared_with_each_other(tmp_path):
-    """``fcd`` of the ablations has fixed weights, that of the main study has chosen ones."""
+    """Compare ``fcd`` of the ablations, with fixed weights, apart from that of the main study, with chosen ones."""
     put(tmp_path, MAIN, "glue/rte", {"ft": SAME, "fcd": HIGH})
     put(tmp_path, RELATIONS, "glue/rte", {"fcd": LOW, "fcd, MSE": HIGH})
-    results = Results(tmp_path)
+    results = ResultFiles(tmp_path)
     (found,) = findings_of(Claim("", "", "fcd", ("fcd, MSE",)), results)
     assert found.ours.summary.mean == pytest.approx(60)
     (found,) = findings_of(Claim("", "", "fcd", ("ft",)), results)
@@ -121,20 +121,27 @@ def test_tables_show_marks_missing_cells_and_what_papers_print(tmp_path):
     printed = [{"metric": "f1", "value": 1.0}, {"metric": "accuracy", "value": 65.4, "sd": 1.56, "where": "x"}]
     put(tmp_path, MAIN, "glue/rte", {"ft": LOW, "kd": LOW, "cka": HIGH, "fsd": [0.3, 0.31, 0.29]}, printed)
     put(tmp_path, OTHERS, "glue/rte", {"pkd": SAME})
-    table = main_table(Results(tmp_path))
+    table = main_table(ResultFiles(tmp_path))
     rows = {row[0].text: row for row in table.rows}
     assert rows["cka"][1].text == "80.0 ± 0.8" and rows["cka"][1].marks == "†‡"
     assert rows["fsd"][1].text == "30.0 ± 1.0, 1 missing" and rows["fsd"][1].marks == "†↓‡↓"
     assert rows["pkd"][1].text == "60.2 ± 1.7" and rows["pkd"][1].marks == ""
     assert rows["ics"][1].text == rows["ft"][3].text == rows["teacher"][3].text == "missing"
     assert rows["cka"][2].text == "65.4 ± 1.56" and rows["teacher"][1].text == "90.0"
-    assert [row[0].text for row in readme_table(Results(tmp_path)).rows] == ["teacher", "ft", "kd", "cka", "fsd", "pkd"]
+    assert [row[0].text for row in readme_table(ResultFiles(tmp_path)).rows] == [
+        "teacher",
+        "ft",
+        "kd",
+        "cka",
+        "fsd",
+        "pkd",
+    ]
 
 
 def test_ablations_are_against_the_first_of_their_group(tmp_path):
     put(tmp_path, RELATIONS, "glue/rte", {"fcd": LOW, "fcd, KL": HIGH, "fcd, MSE": SAME})
     put(tmp_path, NEIGHBOURS, "glue/rte", {"ics, K = 1": LOW})
-    (table,) = ablation_tables(Results(tmp_path))
+    (table,) = ablation_tables(ResultFiles(tmp_path))
     assert [row[2].text.split()[0] if row[2].text else "" for row in table.rows] == ["", "+0.2", "+20.0"]
 
 
@@ -154,7 +161,7 @@ def test_settings_that_failed_are_named(tmp_path):
     values = json.loads(file.read_text())
     values["methods"][0]["searched"].append({"point": {"train.learning_rate": 3e-4}, "score": None})
     file.write_text(json.dumps(values))
-    (row,) = settings_table(Results(tmp_path)).rows
+    (row,) = settings_table(ResultFiles(tmp_path)).rows
     assert row[2].text == "alpha 0.2: 50.0; learning_rate 0.0003: failed"
 
 
@@ -199,7 +206,7 @@ def test_what_a_study_found_is_kept_with_commit_recipe_and_seeds(tmp_path, monke
     assert method["printed"][0]["value"] == 65.4  # of Jung et al. 2023's VKD on RTE
     assert [run["seed"] for run in method["runs"]] == [1, 2]
     assert method["runs"][0]["terms"] == {"kd": [3.0, 0.5]} and method["runs"][0]["agreement"] == 0.75
-    assert Results(tmp_path / "results").line(MAIN, "glue/rte", "kd").scores == [70.0, 70.0]
+    assert ResultFiles(tmp_path / "results").method(MAIN, "glue/rte", "kd").scores == [70.0, 70.0]
 
 
 def project(home):
@@ -261,7 +268,7 @@ def test_without_results_there_is_no_page(tmp_path):
 
 def test_every_claim_has_a_row(tmp_path):
     put(tmp_path, MAIN, "glue/rte", {"ft": LOW, "kd": SAME, "cka": HIGH})
-    rows = claims_table(Results(tmp_path)).rows
+    rows = claims_table(ResultFiles(tmp_path)).rows
     assert [row[1].text for row in rows] == [claim.words for claim in CLAIMS]
     assert rows[0][2].text == "yes" and "+20.0" in rows[0][3].text
 
@@ -269,7 +276,7 @@ def test_every_claim_has_a_row(tmp_path):
 def test_the_terms_on_validation_data_are_shown_where_they_were_measured(tmp_path):
     put(tmp_path, MAIN, "glue/rte", {"ft": LOW, "kd": SAME, "cka": HIGH})
     put(tmp_path, MAIN, "glue/mrpc", {"ft": LOW, "cka": HIGH})
-    rows = [[cell.text for cell in row] for row in dev_table(Results(tmp_path)).rows]
+    rows = [[cell.text for cell in row] for row in dev_table(ResultFiles(tmp_path)).rows]
     assert rows[2] == ["rte", "cka", "task", "0.8", "0.7", "0.6", "0.1", "0.25"]
     assert rows[4] == ["mrpc", "cka", "task", "0.8", "0.7", "missing", "0.1", "0.25"]
     assert len(rows) == 5
@@ -278,18 +285,18 @@ def test_the_terms_on_validation_data_are_shown_where_they_were_measured(tmp_pat
     for method in values["methods"]:
         method["dev"] = None
     file.write_text(json.dumps(values))
-    assert len(dev_table(Results(tmp_path)).rows) == 2
+    assert len(dev_table(ResultFiles(tmp_path)).rows) == 2
 
 
 def test_a_study_of_some_tasks_keeps_what_is_set_for_them():
-    assert run.study(MAIN, ["rte"]) == ["study", "evidence", "tasks={glue/rte: {task.max_length: 128}}"]
+    assert run.study_arguments(MAIN, ["rte"]) == ["study", "evidence", "tasks={glue/rte: {task.max_length: 128}}"]
     both = ["study", "evidence/relations", "tasks={glue/cola: {}, glue/rte: {task.max_length: 128}}"]
-    assert run.study(RELATIONS, ["cola", "rte"]) == both
+    assert run.study_arguments(RELATIONS, ["cola", "rte"]) == both
 
 
 @pytest.mark.parametrize("failing", [None, "evidence.dev_terms"])
 def test_everything_from_data_to_page(tmp_path, monkeypatch, failing):
-    """In this order, and not beyond what fails."""
+    """Run the steps in this order, and not beyond what fails."""
     calls = []
 
     def called(line):
@@ -311,7 +318,7 @@ def test_everything_from_data_to_page(tmp_path, monkeypatch, failing):
         for task, of_kd in first.items()
     ]
     assert calls == [
-        ["limbeck", *run.study(MAIN, tasks), "task.data_dir=there", "--workers", "2", "-o", str(folder)],
+        ["limbeck", *run.study_arguments(MAIN, tasks), "task.data_dir=there", "--workers", "2", "-o", str(folder)],
         *analyses,
         ["evidence.dev_terms", str(folder)],
         *([] if failing else [["evidence.collect", str(folder), str(ROOT / "results" / MAIN)], ["evidence.page"]]),

@@ -1,4 +1,4 @@
-"""Figures of finished runs: what they show, whether it can be read, and what is written."""
+"""Check the figures of finished runs: what they show, whether it can be read, and what is written."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from helpers.fake_runs import make_run, make_runs
 from limbeck.analysis.record import Record, write_record
 from limbeck.compare.entries import read_entries
 from limbeck.errors import MissingExtra, RunError
+from limbeck.report.data import gather
 from limbeck.report.drawing import INK, inline_svg, save
 from limbeck.report.figures import all_figures
-from limbeck.report.gathered import gather
 from limbeck.report.layout import COLOURS, look
 
 HOSTILE = "_<b>&\"'$x$\n]"
@@ -70,7 +70,7 @@ def panels(found):
 
 
 def texts(found):
-    """Everything that is written in a figure, with its box in points."""
+    """Find everything that is written in a figure, with its box in points."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 

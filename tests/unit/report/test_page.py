@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - the tables that are expected hold dashes and signs
-"""The page and its tables: true numbers, valid and safe HTML, and what is said where something is missing."""
+"""Check the page and its tables: true numbers, valid and safe HTML, and what is said where something is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from limbeck.compare.comparison import compare
 from limbeck.compare.entries import read_entries
 from limbeck.compare.tables import render
 from limbeck.errors import DataError, MissingExtra, RunError
-from limbeck.report.gathered import gather
+from limbeck.report.data import gather
 from limbeck.report.page import write_report
 from limbeck.report.summary import sentences, warning
 from limbeck.report.tables import all_tables
@@ -30,7 +30,7 @@ _VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
 class Page(HTMLParser):
-    """What is in a page, with an error where it is not balanced."""
+    """Parse a page, with an error where it is not balanced."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -264,7 +264,7 @@ def test_the_table_of_diagonals(tmp_path):
 
 
 def differences(*final):
-    """Before and after training; what was before must not count."""
+    """Make differences before and after training; what was before must not count."""
     return [{"step": 0, **dict.fromkeys(RELATIONS, -1.0)}, {"step": 9, **dict(zip(RELATIONS, final, strict=True))}]
 
 

@@ -1,4 +1,4 @@
-"""Statistics against published examples, scipy, statsmodels and plain loops, and p-values where nothing differs."""
+"""Check statistics against published examples, scipy, statsmodels and plain loops, and p where nothing differs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLEEP = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0], [1.9, 0.8, 1.1, 
 
 
 def right_and_wrong(ours: int, theirs: int, both: int = 0, neither: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Two models' right answers: as many examples as named are right for ours only, theirs only, both, neither."""
+    """Make two models' right answers: so many examples are right for ours only, theirs only, both, neither."""
     cells = np.repeat([0, 1, 2, 3], [ours, theirs, both, neither])
     return np.isin(cells, (0, 2)), np.isin(cells, (1, 2))
 
@@ -231,7 +231,7 @@ def test_one_sided_mcnemar_by_hand() -> None:
 @pytest.mark.parametrize("sided", ["two", "greater"])
 @pytest.mark.parametrize(("total", "slack"), [*((total, 1.0) for total in (1, 5, 12, 24)), (25, 1.03), (100, 1.03)])
 def test_mcnemar_raises_few_false_alarms(total: int, sided: Sided, slack: float) -> None:
-    """Exactly: over all tables with so many differences, weighted by their probability where nothing differs."""
+    """Count exactly: over all tables with so many differences, weighted by their probability where nothing differs."""
     p = np.array([stats.mcnemar(*right_and_wrong(k, total - k), sided=sided).p for k in range(total + 1)])
     probability = scipy_stats.binom.pmf(range(total + 1), total, 0.5)
     for level in (0.01, 0.05, 0.1, 0.25, 0.5, 0.9):
@@ -310,7 +310,7 @@ def test_seeds_must_pair(ours: int, theirs: int) -> None:
 
 
 def data_for(metric: str, examples: int, models: int, seed: int, classes: int = 3) -> tuple[list[np.ndarray], Any]:
-    """Predictions of each model that are often right, and the labels."""
+    """Draw predictions of each model that are often right, and the labels."""
     generator = np.random.default_rng(seed)
     if metric in ("pearson", "spearman", "mse"):
         labels = generator.normal(size=examples).round(1)  # rounded: ties
@@ -339,7 +339,7 @@ def score(metric: str, predictions: np.ndarray, labels: Any) -> float:
 def by_loop(
     metric: str, ours: list[np.ndarray], theirs: list[np.ndarray], labels: Any, resamples: int, seed: int
 ) -> Comparison:
-    """One draw after the other, each scored as any predictions are."""
+    """Score one draw after the other, each as any predictions are."""
 
     def difference(rows: Any) -> float:
         truth = None if labels is None else labels[rows]
@@ -495,7 +495,7 @@ def test_the_seed_decides_the_draws() -> None:
 
 
 def test_bootstrap_where_nothing_differs() -> None:
-    """Few false alarms, and intervals that hold the true difference of 0, over models that make errors alike."""
+    """Expect few false alarms, and intervals that hold the true difference of 0, over models that make errors alike."""
     generator, found = np.random.default_rng(8), []
     for _ in range(500):
         hard = generator.random(150) < 0.5
@@ -590,7 +590,7 @@ def test_seeds_needed(comparisons: int, level: float, sided: Sided, needed: int)
 
 
 def test_seeds_needed_is_where_all_sign_flips_reach_significance() -> None:
-    """By permutation: of all sign flips of clearly better scores, none but the whole flip is as far off."""
+    """Permute: of all sign flips of clearly better scores, none but the whole flip is as far off."""
     for seeds in range(2, 9):
         result = scipy_stats.permutation_test(
             (np.arange(1.0, seeds + 1), np.zeros(seeds)),

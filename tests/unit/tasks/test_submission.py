@@ -12,7 +12,7 @@ import pytest
 from helpers.glue_files import SCORES, write_glue
 from helpers.tiny import SHARED
 
-from limbeck.compare.glue_table import AVERAGES, glue_average, mean_scores, missing_scores, read_runs
+from limbeck.compare.glue_table import AVERAGES, glue_average, mean_scores, missing_scores, read_glue_scores
 from limbeck.errors import DataError, RecipeError, RunError
 from limbeck.tasks import load_task
 from limbeck.tasks.glue import GLUE, GlueTask
@@ -245,7 +245,7 @@ def test_seeds_of_a_task_are_averaged(tmp_path):
         finished(tmp_path / "mnli-0", "glue/mnli", accuracy=0.8, accuracy_mismatched=0.9),
         finished(tmp_path / "mnli-1", "glue/mnli", accuracy=0.6),
     ]
-    found = read_runs(runs)
+    found = read_glue_scores(runs)
     assert {task: len(each) for task, each in found.items()} == {"cola": 1, "mnli": 2, "rte": 2}
     assert list(found) == ["cola", "mnli", "rte"]  # GLUE's order
     scores = mean_scores(found)
@@ -256,15 +256,15 @@ def test_seeds_of_a_task_are_averaged(tmp_path):
 def test_folders_that_are_no_finished_runs_of_glue(tmp_path):
     good = finished(tmp_path / "good", "glue/rte", accuracy=0.6)
     with pytest.raises(RunError, match="nothing is no finished run: there is no such folder"):
-        read_runs([good, tmp_path / "nothing"])
+        read_glue_scores([good, tmp_path / "nothing"])
     (tmp_path / "half").mkdir()
     with pytest.raises(RunError, match=r"half is no finished run: it has no metrics\.json"):
-        read_runs([tmp_path / "half"])
+        read_glue_scores([tmp_path / "half"])
     for content in ("{}", "[1]", '{"task'):
         (tmp_path / "half" / "metrics.json").write_text(content)
         with pytest.raises(RunError, match=r"metrics\.json does not hold the results of a run"):
-            read_runs([tmp_path / "half"])
+            read_glue_scores([tmp_path / "half"])
     with pytest.raises(RunError, match="other is a run of table, which is no GLUE task"):
-        read_runs([good, finished(tmp_path / "other", "table", accuracy=0.6)])
+        read_glue_scores([good, finished(tmp_path / "other", "table", accuracy=0.6)])
     with pytest.raises(RunError, match=r"good \(kd\) and .*ft \(ft\) are runs of glue/rte by different methods"):
-        read_runs([good, finished(tmp_path / "ft", "glue/rte", "ft", accuracy=0.6)])
+        read_glue_scores([good, finished(tmp_path / "ft", "glue/rte", "ft", accuracy=0.6)])

@@ -1,4 +1,4 @@
-"""All that runs say about themselves, read once for every figure and table."""
+"""Read all that runs say about themselves, once for every figure and table."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 
 from limbeck.analysis.decisions import Decisions, decisions_of
 from limbeck.analysis.record import Record, read_record
-from limbeck.compare.entries import Entry, Found
+from limbeck.compare.entries import Entry, EntrySet
 
 
 class Spread(NamedTuple):
-    """A mean over seeds, with its deviation where there are several."""
+    """Hold a mean over seeds, with its deviation where there are several."""
 
     mean: float
     sd: float | None
 
 
 @dataclass(frozen=True, eq=False)
-class Student:
-    """One label on one task."""
+class StudentData:
+    """Hold what is known of one label on one task."""
 
     entry: Entry
     number: int  # among all labels: it looks the same in every figure
@@ -33,78 +33,89 @@ class Student:
 
     @property
     def label(self) -> str:
+        """Name the student."""
         return self.entry.label
 
     def values(self, *place: str) -> list[float]:
-        """The number at this place of each record that has one."""
+        """List the number at this place of each record that has one."""
         return [value for value in (_number(record.values, place) for record in self.records) if value is not None]
 
     def spread(self, *place: str) -> Spread | None:
+        """Summarise the number at this place over seeds."""
         return spread(self.values(*place))
 
     def array(self, name: str) -> np.ndarray | None:
+        """Find an array in the first record that has it."""
         return next((record.arrays[name] for record in self.records if name in record.arrays), None)
 
     def scores(self, metric: str) -> Spread | None:
-        """None too where a run diverged: a mean without it would flatter."""
+        """Summarise a metric over seeds; None too where a run diverged: a mean without it would flatter."""
         found = [run.scores[metric] for run in self.entry.runs if metric in run.scores]
         return spread(found) if all(map(math.isfinite, found)) else None
 
     def parameters(self) -> float | None:
+        """Average the number of parameters over seeds."""
         known = [run.parameters for run in self.entry.runs if run.parameters is not None]
         return fmean(known) if known else None
 
 
 @dataclass(frozen=True)
-class TaskResults:
+class TaskData:
+    """Hold what is known of all students on one task, and of their teachers."""
+
     task: str
-    students: tuple[Student, ...]
+    students: tuple[StudentData, ...]
     teacher_scores: dict[str, float]
     teacher_parameters: float | None
 
     @property
     def metric(self) -> str:
-        """The main metric; empty where no run is finished."""
+        """Name the main metric; empty where no run is finished."""
         return next((name for student in self.students for run in student.entry.runs for name in run.scores), "")
 
     def shared(self, *place: str) -> float | None:
-        """A number that does not depend on the label, such as the teacher's: its mean over all records."""
+        """Average a number that does not depend on the label, such as the teacher's, over all records."""
         found = [value for student in self.students for value in student.values(*place)]
         return fmean(found) if found else None
 
 
 @dataclass(frozen=True)
-class Results:
+class ReportData:
+    """Hold what is known of all labels on all tasks."""
+
     labels: tuple[str, ...]
-    tasks: tuple[TaskResults, ...]
+    tasks: tuple[TaskData, ...]
 
     @property
     def several(self) -> bool:
+        """Tell whether there is more than one task."""
         return len(self.tasks) > 1
 
     def on(self, task: str) -> str:
-        """What a title needs to name its task."""
+        """Say what a title needs to name its task."""
         return f" on {task}" if self.several else ""
 
 
-def gather(found: Found) -> Results:
+def gather(found: EntrySet) -> ReportData:
+    """Read everything about the entries of a table."""
     labels = list(dict.fromkeys(entry.label for entry in found.entries))
     tasks = dict.fromkeys(entry.task for entry in found.entries)
-    return Results(tuple(labels), tuple(_task(found, task, labels) for task in tasks))
+    return ReportData(tuple(labels), tuple(_task(found, task, labels) for task in tasks))
 
 
 def spread(values: Sequence[float]) -> Spread | None:
+    """Summarise values by mean and deviation; None where there are none."""
     if not values:
         return None
     return Spread(fmean(values), stdev(values) if len(values) > 1 else None)
 
 
 def finite(values: Iterable[Any]) -> list[float]:
-    """Those that are numbers: files of measurements may hold null and NaN."""
+    """Keep those that are numbers: files of measurements may hold null and NaN."""
     return [float(value) for value in values if _is_number(value)]
 
 
-def _task(found: Found, task: str, labels: Sequence[str]) -> TaskResults:
+def _task(found: EntrySet, task: str, labels: Sequence[str]) -> TaskData:
     entries = [entry for entry in found.entries if entry.task == task]
     runs = [run for entry in entries for run in entry.runs]
     teachers = {run.teacher: run.teacher_scores for run in runs if run.teacher_scores}
@@ -113,7 +124,7 @@ def _task(found: Found, task: str, labels: Sequence[str]) -> TaskResults:
         teachers = teachers or {"": found.teachers[task].scores}
         sizes = sizes or [size for size in [found.teachers[task].parameters] if size is not None]
     names = dict.fromkeys(name for scores in teachers.values() for name in scores)
-    return TaskResults(
+    return TaskData(
         task=task,
         students=tuple(_student(entry, labels.index(entry.label)) for entry in entries),
         teacher_scores={n: fmean(scores[n] for scores in teachers.values() if n in scores) for n in names},
@@ -121,9 +132,9 @@ def _task(found: Found, task: str, labels: Sequence[str]) -> TaskResults:
     )
 
 
-def _student(entry: Entry, number: int) -> Student:
+def _student(entry: Entry, number: int) -> StudentData:
     records = [record for record in (read_record(run.path) for run in entry.runs) if record is not None]
-    return Student(entry, number, tuple(records), tuple(decisions_of(run.path) for run in entry.runs))
+    return StudentData(entry, number, tuple(records), tuple(decisions_of(run.path) for run in entry.runs))
 
 
 def _number(values: Any, place: Sequence[str]) -> float | None:
