@@ -12,8 +12,8 @@ import yaml
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from limbeck._internal import yaml as plain_yaml
-from limbeck.errors import RecipeError, shortened
-from limbeck.options import Mistake, OpenBlock, check, options_of
+from limbeck.errors import RecipeError, shorten
+from limbeck.options import Mistake, OpenBlock, check, option_schema
 from limbeck.recipes.files import RecipeText, put, read_recipe
 from limbeck.recipes.stages import (
     BLOCKS,
@@ -257,7 +257,7 @@ def _check_options(
     except RecipeError as error:
         return {}, [Mistake((block, "name"), str(error))]
     options = {key: value for key, value in given.items() if key not in own.model_fields}
-    checked, mistakes = check(options_of(function), options, (block,))
+    checked, mistakes = check(option_schema(function), options, (block,))
     return (checked.model_dump(exclude_none=True) if checked else {}), mistakes
 
 
@@ -311,6 +311,6 @@ def report_mistakes(mistakes: list[Mistake], text: RecipeText, kind: str = "reci
         # the deepest part of the place that is written in the file
         known = [lines[mistake.where[:n]] for n in range(len(mistake.where), 0, -1) if mistake.where[:n] in lines]
         line = f"line {known[0]}: " if known else ""
-        place = shortened(".".join(map(str, mistake.where)), _LONGEST_PLACE) or kind
-        rows.append(f"  {line}{place}: {shortened(mistake.message, _LONGEST_MISTAKE)}")
+        place = shorten(".".join(map(str, mistake.where)), _LONGEST_PLACE) or kind
+        rows.append(f"  {line}{place}: {shorten(mistake.message, _LONGEST_MISTAKE)}")
     return f"{title}{count} in the {kind}:\n" + "\n".join(rows)
