@@ -55,7 +55,7 @@ def check(model: type[M], values: Any, where: Location = ()) -> tuple[M | None, 
 
 
 @cache
-def option_schema(function: Callable[..., Any], name: str = "options") -> type[pydantic.BaseModel]:
+def schema_of(function: Callable[..., Any], name: str = "options") -> type[pydantic.BaseModel]:
     """Return a pydantic model of a function's keyword-only parameters: its options."""
     hints = typing.get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
@@ -69,7 +69,7 @@ def option_schema(function: Callable[..., Any], name: str = "options") -> type[p
 def describe_options(function: Callable[..., Any]) -> list[tuple[str, str, str]]:
     """Return the name, type and default of each option, for a listing."""
     rows = []
-    for name, field in option_schema(function).model_fields.items():
+    for name, field in schema_of(function).model_fields.items():
         rows.append((name, _type_name(field.annotation), "required" if field.is_required() else repr(field.default)))
     return rows
 

@@ -53,7 +53,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 def file_name(*names: str) -> str:
-    """Join names of tasks and methods to that of one file or folder: ``glue-rte-kd-s0``. It leads to no other folder."""
+    """Join names of tasks and methods to the name of one file or folder, without slashes: ``glue-rte-kd-s0``."""
     name = re.sub(r"[/\\:\x00-\x1f]", "-", "-".join(names))
     return f"_{name}" if name.startswith(".") else name
 

@@ -22,9 +22,9 @@ from limbeck.cli.options import (
     TaskName,
     Teacher,
     choose_engine,
+    load_pair_recipe,
     option_overrides,
     pair_overrides,
-    load_pair_recipe,
     split_words,
 )
 from limbeck.cli.render import out, show_demo, show_plan, show_run, show_study

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from limbeck._internal import yaml as plain_yaml
 from limbeck.errors import RecipeError, shorten
-from limbeck.options import Mistake, OpenBlock, check, option_schema
+from limbeck.options import Mistake, OpenBlock, check, schema_of
 from limbeck.recipes.files import RecipeText, put, read_recipe
 from limbeck.recipes.stages import (
     BLOCKS,
@@ -257,7 +257,7 @@ def _check_options(
     except RecipeError as error:
         return {}, [Mistake((block, "name"), str(error))]
     options = {key: value for key, value in given.items() if key not in own.model_fields}
-    checked, mistakes = check(option_schema(function), options, (block,))
+    checked, mistakes = check(schema_of(function), options, (block,))
     return (checked.model_dump(exclude_none=True) if checked else {}), mistakes
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from limbeck.errors import RecipeError, unknown
-from limbeck.options import Location, Mistake, option_schema
+from limbeck.options import Location, Mistake, schema_of
 from limbeck.recipes.files import put
 
 _MARK = "\0"  # a value that no recipe holds
@@ -68,7 +68,7 @@ def stages_of_method(method: Any, find_method: Callable[[str], Any]) -> list[dic
     if not isinstance(method, dict) or not isinstance(method.get("name"), str) or "stage" in method:
         return None
     try:
-        stage = option_schema(find_method(method["name"])).model_fields.get("stage")
+        stage = schema_of(find_method(method["name"])).model_fields.get("stage")
     except RecipeError:
         return None  # an unknown method, which is said where the block is checked
     return [{"method": {"stage": choice}} for choice in typing.get_args(stage.annotation)] if stage else None
