@@ -214,7 +214,7 @@ def glue(name: str, *, data_dir: str | None = None) -> Task:
 
 
 def _from_folder(name: str, spec: _Glue, data_dir: Path) -> tuple[dict[str, Dataset], set[str]]:
-    """The splits, and which of them lack damaged rows."""
+    """Read the splits of a folder, and name those that lack damaged rows."""
     folder = data_dir / spec.folder
     if not folder.is_dir():
         folder = data_dir
