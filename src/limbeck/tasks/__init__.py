@@ -42,7 +42,7 @@ def _glue_entry(name: str) -> Callable[..., Task]:
         return glue(name, data_dir=data_dir)
 
     load.__name__ = load.__qualname__ = f"glue_{name}"
-    load.__doc__ = f"Load GLUE {GLUE[name].folder}: {GLUE[name].about}"
+    load.__doc__ = f"GLUE {GLUE[name].folder}: {GLUE[name].about}"
     return load
 
 
