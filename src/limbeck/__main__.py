@@ -1,4 +1,4 @@
-"""``python -m limbeck`` is the ``limbeck`` command."""
+"""Run the ``limbeck`` command: ``python -m limbeck``."""
 
 from limbeck.cli.main import main
 

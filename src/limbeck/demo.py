@@ -1,4 +1,4 @@
-"""The whole job on an embedded default: fine-tune a teacher, distil it by several methods, compare."""
+"""Run the whole job on an embedded default: fine-tune a teacher, distil it by several methods, compare."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _PRETRAINED_TRAIN = {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5}
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the demo's table."""
+    """Hold one line of the demo's table."""
 
     model: str
     method: str
@@ -57,6 +57,8 @@ class Row:
 
 
 class Demo(NamedTuple):
+    """Hold what the demo found: the rows of its table, and its report."""
+
     rows: list[Row]
     report: Path | None  # the page; None where what draws it is not installed
 
@@ -107,7 +109,7 @@ def _task_block(task_dir: Path | None) -> dict[str, Any]:
 
 
 def _models(task: Task, model: str | None, home: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How the teacher and its students are made, as student blocks of their recipes."""
+    """Return how the teacher and its students are made, as student blocks of their recipes."""
     if model is not None:
         return {"model": model}, {"from": "teacher", "keep": f"first:{max(1, depth_of(model) // 2)}"}
     folder = home / "tokenizer"

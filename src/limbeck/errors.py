@@ -1,4 +1,4 @@
-"""Errors that are the user's to fix: each says what was wrong, what was seen and what to do.
+"""Define the errors that are the user's to fix: each says what was wrong, what was seen and what to do.
 
 The command line prints them as one message without a traceback and exits with a non-zero status.
 """
@@ -12,57 +12,58 @@ _LONGEST = 1_800  # characters: about a screen
 
 
 class LimbeckError(Exception):
-    """Base of every error that limbeck raises on purpose.
+    """Mark every error that limbeck raises on purpose.
 
-    A message that quotes something endless keeps its start, what is wrong, and its end, what to do.
+    A message that quotes something endless keeps its start, which says what is wrong, and its end, which says what to
+    do.
     """
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(shortened(message, _LONGEST))
+        super().__init__(shorten(message, _LONGEST))
 
 
 class RecipeError(LimbeckError):
-    """A recipe or an option cannot be used as written."""
+    """Report a recipe or an option that cannot be used as written."""
 
 
 class DataError(LimbeckError):
-    """A data file is missing, damaged or does not fit the task."""
+    """Report a data file that is missing, damaged or does not fit the task."""
 
 
 class ModelError(LimbeckError):
-    """A model or tokenizer cannot be loaded, or two of them do not fit together."""
+    """Report a model or tokenizer that cannot be loaded, or two that do not fit together."""
 
 
 class CacheError(LimbeckError):
-    """A cache of the teacher's features cannot be made, or was made for something else."""
+    """Report a cache of the teacher's features that cannot be made, or was made for something else."""
 
 
 class RunError(LimbeckError):
-    """A run directory cannot be written, resumed or read."""
+    """Report a run directory that cannot be written, resumed or read."""
 
 
 class ExportError(LimbeckError):
-    """An exported model does not answer as the model it was made of."""
+    """Report an exported model that does not answer as the model it was made of."""
 
 
 class MissingExtra(LimbeckError):
-    """A package is needed that an extra of limbeck installs."""
+    """Report a missing package that an extra of limbeck installs."""
 
 
 class Fault(RunError):
-    """What went wrong in one process, of several perhaps, so that it must say so itself."""
+    """Report what went wrong in this process alone; where there are several, it must say so itself."""
 
 
 class Terminated(LimbeckError):
-    """The machine asked a run to stop."""
+    """Report that the machine asked a run to stop."""
 
 
 class Interrupted(LimbeckError):
-    """The user stopped a run."""
+    """Report that the user stopped a run."""
 
 
-def shortened(text: str, longest: int) -> str:
-    """A text without its middle, where that is too long to be read."""
+def shorten(text: str, longest: int) -> str:
+    """Leave out the middle of a text that has more than ``longest`` characters."""
     if len(text) <= longest:
         return text
     half = longest // 2
@@ -70,7 +71,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> str:
-    """``Unknown method 'minlmv2'. Did you mean 'minilmv2'? Run 'limbeck methods'.``"""
+    """Return a message with the nearest known name: ``Unknown method 'minlmv2'. Did you mean 'minilmv2'?``"""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     guess = f" Did you mean '{close[0]}'?" if close else ""
     return f"Unknown {kind} '{name}'.{guess} {remedy}".rstrip()

@@ -1,4 +1,4 @@
-"""Official metric names, each a function ``(predictions, labels) -> float``, as fractions.
+"""Compute the official metrics: by name, functions ``(predictions, labels) -> float`` that return fractions.
 
 scikit-learn and scipy do the arithmetic. They are imported inside the functions because both are slow to
 import and most commands never score anything.
@@ -23,12 +23,12 @@ Metric = Callable[[Any, Any], float]
 
 
 def readable_score(name: str, value: float) -> str:
-    """A metric's value for people: 0.7123 of accuracy is 71.23."""
+    """Write a metric's value for people: 0.7123 of accuracy is 71.23."""
     return f"{value:.4g}" if name in SMALLER_IS_BETTER else f"{100 * value:.2f}"
 
 
 def accuracy(predictions: Any, labels: Any) -> float:
-    """Share of rows that are right; for multi-label, rows whose whole label set is right."""
+    """Return the share of rows that are right; for multi-label, rows whose whole label set is right."""
     from sklearn.metrics import accuracy_score
 
     predictions, labels = _arrays(predictions, labels)
@@ -36,22 +36,22 @@ def accuracy(predictions: Any, labels: Any) -> float:
 
 
 def f1(predictions: Any, labels: Any) -> float:
-    """F1 of class 1, as GLUE reports it for MRPC and QQP; 0 if class 1 is never right."""
+    """Return the F1 of class 1, as GLUE reports it for MRPC and QQP; 0 if class 1 is never right."""
     return _f1(predictions, labels, "binary")
 
 
 def macro_f1(predictions: Any, labels: Any) -> float:
-    """Mean of the F1 of every class that occurs in the labels or the predictions."""
+    """Average the F1 of every class that occurs in the labels or the predictions."""
     return _f1(predictions, labels, "macro")
 
 
 def micro_f1(predictions: Any, labels: Any) -> float:
-    """F1 over all decisions together."""
+    """Return the F1 over all decisions together."""
     return _f1(predictions, labels, "micro")
 
 
 def mcc(predictions: Any, labels: Any) -> float:
-    """Matthews correlation coefficient; 0 where either side is constant."""
+    """Return Matthews' correlation coefficient; 0 where either side is constant."""
     from sklearn.metrics import matthews_corrcoef
 
     predictions, labels = _arrays(predictions, labels)
@@ -61,27 +61,27 @@ def mcc(predictions: Any, labels: Any) -> float:
 
 
 def pearson(predictions: Any, labels: Any) -> float:
-    """Linear correlation; 0 where either side is constant."""
+    """Return the linear correlation; 0 where either side is constant."""
     from scipy.stats import pearsonr
 
     return _correlation(pearsonr, predictions, labels)
 
 
 def spearman(predictions: Any, labels: Any) -> float:
-    """Rank correlation (ties share their mean rank); 0 where either side is constant."""
+    """Return the rank correlation (ties share their mean rank); 0 where either side is constant."""
     from scipy.stats import spearmanr
 
     return _correlation(spearmanr, predictions, labels)
 
 
 def mse(predictions: Any, labels: Any) -> float:
-    """Mean squared error: the one metric here where smaller is better."""
+    """Return the mean squared error, the one metric here where smaller is better."""
     predictions, labels = _finite(*_arrays(predictions, labels))
     return float(np.mean((predictions - labels) ** 2))
 
 
 def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """(type, first word, word after the last) of each entity in a row of BIO tags (BIOES and BILOU too).
+    """Return (type, first word, word after the last) of each entity in a row of BIO tags (BIOES and BILOU too).
 
     An I- without a beginning begins an entity, as the CoNLL evaluation counts it.
     """
@@ -98,7 +98,7 @@ def entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 def entity_scores(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Micro F1, precision and recall of whole entities: right only if type, first and last word are."""
+    """Return micro F1, precision and recall of whole entities: right only if type, first and last word are."""
     if not labels:
         raise DataError(_NOTHING)
     pairs = [(entities(ours), entities(theirs)) for ours, theirs in zip(predictions, labels, strict=True)]
@@ -166,13 +166,13 @@ _PUNCTUATION = set(string.punctuation)
 
 
 def normalized_answer(text: str) -> str:
-    """Without case, punctuation, articles and extra blanks, as SQuAD compares answers."""
+    """Remove case, punctuation, articles and extra blanks, as SQuAD does before it compares answers."""
     kept = "".join(character for character in text.lower() if character not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", kept).split())
 
 
 def answer_scores(prediction: str, answers: Sequence[str], unanswerable: bool = False) -> tuple[float, float]:
-    """SQuAD's exact match and F1: the best over the known answers.
+    """Return SQuAD's exact match and F1: the best over the known answers.
 
     Where questions may have none (2.0), answers that are empty once normalised do not count, a question without answers
     is right if it is answered by nothing, and F1 against nothing is 1 or 0.

@@ -1,4 +1,7 @@
-"""A function's keyword-only parameters as a schema: how options of methods and tasks are checked and listed."""
+"""Define the types of options, and read a function's keyword-only parameters as a schema.
+
+The signature of a method or a task is its schema: recipes are checked against it, and listings print it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from limbeck.errors import unknown
 
 Location = tuple[str | int, ...]
 
-# Types for options of methods, checked when a recipe is read.
+# Types for options of methods and tasks; a value outside of them is refused when a recipe is read.
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 Weight = Annotated[float, pydantic.Field(ge=0)]
 Positive = Annotated[float, pydantic.Field(gt=0)]
@@ -26,24 +29,25 @@ M = typing.TypeVar("M", bound=pydantic.BaseModel)
 
 @dataclass(frozen=True)
 class Mistake:
-    """One thing that is wrong in a recipe, and where."""
+    """Hold one thing that is wrong in a recipe, and where."""
 
     where: Location
     message: str
 
 
 class OpenBlock(pydantic.BaseModel):
-    """Keys beyond the named ones are options, checked against the function or class that takes them."""
+    """Accept keys beyond the named ones: options, which are checked against the function that takes them."""
 
     model_config = pydantic.ConfigDict(extra="allow")
 
     @property
     def options(self) -> dict[str, Any]:
+        """Return the keys beyond the named ones."""
         return dict(self.model_extra or {})
 
 
 def check(model: type[M], values: Any, where: Location = ()) -> tuple[M | None, list[Mistake]]:
-    """The validated model, or every mistake in ``values``."""
+    """Return the validated model, or every mistake in ``values``."""
     try:
         return model.model_validate(values), []
     except pydantic.ValidationError as error:
@@ -51,8 +55,8 @@ def check(model: type[M], values: Any, where: Location = ()) -> tuple[M | None, 
 
 
 @cache
-def options_of(function: Callable[..., Any], name: str = "options") -> type[pydantic.BaseModel]:
-    """A pydantic model of a function's keyword-only parameters."""
+def schema_of(function: Callable[..., Any], name: str = "options") -> type[pydantic.BaseModel]:
+    """Return a pydantic model of a function's keyword-only parameters: its options."""
     hints = typing.get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
@@ -63,15 +67,15 @@ def options_of(function: Callable[..., Any], name: str = "options") -> type[pyda
 
 
 def describe_options(function: Callable[..., Any]) -> list[tuple[str, str, str]]:
-    """Name, type and default of each option, for a listing."""
+    """Return the name, type and default of each option, for a listing."""
     rows = []
-    for name, field in options_of(function).model_fields.items():
+    for name, field in schema_of(function).model_fields.items():
         rows.append((name, _type_name(field.annotation), "required" if field.is_required() else repr(field.default)))
     return rows
 
 
 def _type_name(hint: Any) -> str:
-    """``Literal["a", "b"]`` is 'a' | 'b', ``Annotated[float, ...] | None`` is float | None."""
+    """Write ``Literal["a", "b"]`` as 'a' | 'b', ``Annotated[float, ...] | None`` as float | None."""
     arguments = typing.get_args(hint)
     if typing.get_origin(hint) is Annotated:
         return _type_name(arguments[0])

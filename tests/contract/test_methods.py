@@ -24,7 +24,7 @@ from helpers.tiny import ROOT, tiny_batch, tiny_model
 from limbeck import METHODS, Distiller, Features, LearningTeacher, LiveTeacher, Pair, Wanted, load_recipe
 from limbeck.distillation.pair import ModelShape
 from limbeck.models.features import LAYERED
-from limbeck.options import options_of
+from limbeck.options import schema_of
 from limbeck.recipes.files import shipped_recipes
 
 FAMILIES = ("bert", "roberta", "gpt2")
@@ -138,7 +138,7 @@ def test_needs_name_layers_that_exist(name, options):
         assert all(0 <= layer <= DEPTH for layer in wanted.layers())
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if "mask_padding" in options_of(METHODS[name]).model_fields])
+@pytest.mark.parametrize("name", [name for name in METHODS if "mask_padding" in schema_of(METHODS[name]).model_fields])
 def test_a_method_that_counts_padding_says_that_it_needs_the_teachers(name):
     shape = ModelShape("bert", DEPTH, WIDTH, 4)
     pair = Pair(shape, shape, "classification", 3)

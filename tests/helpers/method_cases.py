@@ -12,7 +12,7 @@ from limbeck.distillation.pair import ModelShape
 from limbeck.errors import ModelError
 from limbeck.models.features import LAYERED, POOLED
 from limbeck.models.pooling import pool
-from limbeck.options import options_of
+from limbeck.options import schema_of
 from limbeck.problems import IGNORED
 
 PROBLEMS = {"classification": 3, "regression": 1, "multi_label": 4, "tokens": 5, "span": 2, "language_model": 7}
@@ -23,7 +23,7 @@ DEPTH, WIDTH = 4, 16
 def cases():
     """Each method, and each stage of those that have stages."""
     for name, method in METHODS.items():
-        stage = options_of(method).model_fields.get("stage")
+        stage = schema_of(method).model_fields.get("stage")
         for choice in get_args(stage.annotation) if stage else [None]:
             yield pytest.param(name, {"stage": choice} if choice else {}, id=f"{name}-{choice}" if choice else name)
 

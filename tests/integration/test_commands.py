@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from typer.main import get_command
 
+from limbeck import __version__
+from limbeck.cli.main import app
 from limbeck.methods import METHODS
 from limbeck.recipes.files import shipped_recipes
 from limbeck.tasks import TASKS
 
-COMMANDS = (
-    *("finetune", "distill", "cache", "evaluate", "export", "predict", "profile", "glue"),
-    *("study", "studies", "compare"),
-    *("methods", "tasks", "recipes", "validate", "doctor", "demo"),
-)
+COMMANDS = tuple(get_command(app).commands)  # of the program itself, so that a new command cannot be forgotten
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -23,6 +22,17 @@ def test_help_has_an_example(limbeck, command):
 def test_overview_lists_every_command(limbeck):
     shown = limbeck("--help").stdout
     assert all(f" {command} " in shown for command in COMMANDS)
+
+
+def test_the_commands_that_the_documentation_names_are_there():
+    assert {"finetune", "distill", "cache", "evaluate", "study", "compare", "analyze", "report", "glue"} <= set(
+        COMMANDS
+    )
+    assert {"export", "predict", "bench", "shrink", "profile", "validate", "doctor", "demo"} <= set(COMMANDS)
+
+
+def test_version(limbeck):
+    assert limbeck("--version").stdout == f"limbeck {__version__}\n"
 
 
 def test_listings(limbeck):
@@ -56,3 +66,4 @@ def test_help_is_fast_because_torch_is_not_loaded(limbeck, tmp_path):
     (tmp_path / "torch.py").write_text("raise RuntimeError('torch was imported')")
     limbeck("--help")
     limbeck("finetune", "--help")
+    limbeck("--version")

@@ -14,7 +14,8 @@ from helpers.tiny import ROOT, read_json, write_csv
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck._internal.progress import QUIET
-from limbeck.cli.main import app, out
+from limbeck.cli.main import app
+from limbeck.cli.render import out
 from limbeck.errors import RecipeError, RunError
 from limbeck.inference.evaluate import evaluate
 from limbeck.inference.predict import predict_file

@@ -1,1 +1,1 @@
-"""Plumbing that the rest of limbeck shares; nothing here is for users."""
+"""Provide the plumbing that the rest of limbeck shares; nothing here is for users."""

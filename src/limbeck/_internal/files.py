@@ -1,4 +1,4 @@
-"""Files appear whole or not at all: written under a temporary name in the same folder, then renamed."""
+"""Write files that appear whole or not at all: under a temporary name in the same folder, then renamed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from limbeck.errors import RunError
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """A temporary path to write to; it becomes ``file`` when the block ends without an error."""
+    """Give a temporary path to write to; it becomes ``file`` when the block ends without an error."""
     if file.exists() and not file.is_file():
         raise RunError(f"{file} is a folder or a device, which a file would replace. Give the name of a file.")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def replacing(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """The same for a folder; an older one of that name is removed only when the new one is complete."""
+    """Do the same for a folder; an older one of that name is removed only when the new one is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
@@ -47,12 +47,13 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_text(file: Path, text: str) -> None:
+    """Write a text file whole or not at all, in UTF-8."""
     with replacing(file) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def file_name(*names: str) -> str:
-    """``glue-rte-kd-s0``: names of tasks and methods as one of a file or folder, which leads nowhere else."""
+    """Join names of tasks and methods to the name of one file or folder, without slashes: ``glue-rte-kd-s0``."""
     name = re.sub(r"[/\\:\x00-\x1f]", "-", "-".join(names))
     return f"_{name}" if name.startswith(".") else name
 
@@ -64,5 +65,5 @@ def _umask() -> int:
 
 
 def readable_size(number: float) -> str:
-    """``134 MB``"""
+    """Write a number of bytes for people: ``134.0 MB``."""
     return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"

@@ -1,4 +1,4 @@
-"""Whether the hub can be reached: asked once, so that being offline costs seconds and not a series of retries."""
+"""Load from the hub. Whether it can be reached is asked once, so that being offline costs seconds, not retries."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SECONDS = 3
 
 
 @cache
-def trouble() -> str:
-    """Why the hub cannot be reached, or nothing if it can."""
+def connection_problem() -> str:
+    """Say why the hub cannot be reached; an empty text means that it can."""
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "ON", "YES", "TRUE"):
         return "offline by HF_HUB_OFFLINE"
     request = urllib.request.Request(address(), method="HEAD")
@@ -29,16 +29,17 @@ def trouble() -> str:
 
 
 def address() -> str:
+    """Return the hub's address, which ``HF_ENDPOINT`` may set."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 
 def host() -> str:
-    """The address as it may be shown: without the name and password that can be in it."""
+    """Return the address as it may be shown: without the name and password that can be in it."""
     return address().rpartition("@")[2]
 
 
 def load_hub_data(task: str, files: str, *address: str, **options: str) -> Any:
-    """A data set of the hub; where it cannot be had, an error that says which ``files`` to put in a folder instead."""
+    """Load a data set of the hub; if that fails, the error says which ``files`` to put in a folder instead."""
     import datasets
 
     use_cache_only_if_offline()
@@ -53,8 +54,8 @@ def load_hub_data(task: str, files: str, *address: str, **options: str) -> Any:
 
 
 def use_cache_only_if_offline() -> None:
-    """Call before asking for a hub's model or data: without a network, only what is cached already is looked for."""
-    if trouble():
+    """Look only for what is cached already if there is no network; call it before asking the hub for anything."""
+    if connection_problem():
         import datasets
         import huggingface_hub
 

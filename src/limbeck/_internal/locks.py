@@ -19,9 +19,9 @@ LOCK = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Nobody else writes into this folder; the lock ends with its process, however that ends.
+    """Hold an exclusive lock on ``folder``; released when the block or the process ends, however it ends.
 
-    The folder is made, and is gone again if nothing was written into it.
+    The folder is made, and removed again if nothing was written into it.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     lock = FileLock(folder / LOCK)

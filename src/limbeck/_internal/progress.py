@@ -1,4 +1,4 @@
-"""One way to show progress: a bar with an estimate on a terminal, plain lines elsewhere, nothing when quiet."""
+"""Show progress: a bar with an estimate on a terminal, plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _hidden = ContextVar("hidden", default=False)
 
 
 class Steps:
-    """Counts finished steps of one job; ``note`` replaces the text shown beside them."""
+    """Count the finished steps of one job; this class shows nothing, its subclasses show a bar or lines."""
 
     def advance(self, steps: int = 1, note: str = "") -> None:
-        """Nothing is shown when quiet."""
+        """Count ``steps`` more as done; ``note`` replaces the text shown beside them."""
 
 
 class _Bar(Steps):
@@ -63,7 +63,7 @@ class _Lines(Steps):
 
 @contextmanager
 def progress(job: str, total: int) -> Iterator[Steps]:
-    """``with progress("train", 100) as steps: steps.advance()``"""
+    """Show the progress of a job: ``with progress("train", 100) as steps: steps.advance()``."""
     console = Console(stderr=True)
     if os.environ.get(QUIET) or _hidden.get():
         yield Steps()
@@ -84,7 +84,7 @@ def progress(job: str, total: int) -> Iterator[Steps]:
 
 @contextmanager
 def hidden_progress() -> Iterator[None]:
-    """Shows nothing of the jobs inside: they are parts of one that is shown."""
+    """Hide the progress of the jobs inside the block, which are parts of one that is shown."""
     token = _hidden.set(True)
     try:
         yield
@@ -94,7 +94,7 @@ def hidden_progress() -> Iterator[None]:
 
 @contextmanager
 def muted_messages() -> Iterator[None]:
-    """What is read again, or tried out, says nothing: the first to read it did, and errors are raised."""
+    """Drop limbeck's log messages inside the block, for what is read again or only tried out; errors are raised."""
     logger = logging.getLogger("limbeck")
     before, logger.disabled = logger.disabled, True
     try:

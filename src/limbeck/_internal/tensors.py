@@ -1,4 +1,4 @@
-"""Nested states (of optimisers, schedulers, random numbers) as safetensors files that notice damage. No pickle.
+"""Save nested states (of optimisers, schedulers, random numbers) as safetensors files that notice damage. No pickle.
 
 Tensors are stored under their place in the state, the rest as JSON in the file's metadata, with a checksum of both.
 """
@@ -24,17 +24,19 @@ _TENSOR, _TUPLE, _ARRAY, _PAIRS = "__tensor__", "__tuple__", "__array__", "__pai
 
 
 def save_state(file: Path, state: Any) -> None:
+    """Write nested mappings, lists, tuples, arrays, tensors and plain values to a file."""
     tensors: dict[str, Tensor] = {}
     save_tensors(file, tensors, json.dumps(_plain(state, tensors)))
 
 
 def load_state(file: Path) -> Any:
+    """Read what ``save_state`` wrote; damage is an error."""
     tensors, rest = load_tensors(file)
     return _restored(json.loads(rest), tensors)
 
 
 def save_tensors(file: Path, tensors: Mapping[str, Tensor], rest: str = "") -> None:
-    """Tensors and a text; a file that cannot be written whole does not appear."""
+    """Write tensors and a text; a file that cannot be written whole does not appear."""
     kept = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     about = {"format": "pt", "rest": rest, "sha256": _checksum(kept, rest)}
     with replacing(file) as temporary:
@@ -42,7 +44,7 @@ def save_tensors(file: Path, tensors: Mapping[str, Tensor], rest: str = "") -> N
 
 
 def load_tensors(file: Path) -> tuple[dict[str, Tensor], str]:
-    """What was saved; damage is an error."""
+    """Read the tensors and the text that ``save_tensors`` wrote; damage is an error."""
     try:
         with safetensors.safe_open(file, "pt") as opened:
             about = opened.metadata() or {}
@@ -63,7 +65,7 @@ def _checksum(tensors: Mapping[str, Tensor], rest: str) -> str:
 
 
 def _plain(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """Of what JSON can hold; tensors are put aside under a number."""
+    """Convert a state to what JSON can hold; tensors are put aside under a number."""
     if isinstance(value, Tensor):
         tensors[str(len(tensors))] = value
         return {_TENSOR: str(len(tensors) - 1)}
@@ -98,5 +100,5 @@ def _restored(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
-    """The values of a tensor as they lie in memory, whatever their type."""
+    """Return the values of a tensor as bytes, whatever their type."""
     return memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""YAML as limbeck reads it: plain values of a bounded size, and one kind of error whatever is wrong with a text.
+"""Read YAML: plain values of a bounded size, and one kind of error whatever is wrong with a text.
 
 A recipe comes from anywhere. Tags make objects, and a few lines of anchors can stand for more values than any memory
 holds; neither has a use in a recipe.
@@ -17,10 +17,10 @@ _TIME = "tag:yaml.org,2002:timestamp"
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Without tags of any kind; dates are text."""
+    """Load plain values only: no tags of any kind, and dates are text."""
 
     def fetch_flow_collection_start(self, token: Any) -> None:
-        """Before there are thousands of levels, which take minutes to read."""
+        """Stop before there are thousands of levels, which take minutes to read."""
         if self.flow_level >= _DEEPEST:
             raise _too_deep(self.get_mark())
         super().fetch_flow_collection_start(token)
@@ -38,12 +38,12 @@ _PlainLoader.yaml_implicit_resolvers = {
 
 
 def load(text: str) -> Any:
-    """The values in a text; whatever is wrong with it is a YAMLError."""
+    """Return the values in a text; whatever is wrong with it is a YAMLError."""
     return parse(text)[0]
 
 
 def parse(text: str) -> tuple[Any, yaml.Node | None]:
-    """The values in a text, and the nodes that know their lines."""
+    """Return the values in a text, and the nodes that know their lines."""
     try:
         loader = _PlainLoader(text)
         node = loader.get_single_node()
@@ -59,7 +59,7 @@ def parse(text: str) -> tuple[Any, yaml.Node | None]:
 
 
 def _count(node: yaml.Node, known: dict[int, int], depth: int = 1) -> int:
-    """How many values a node stands for."""
+    """Count the values that a node stands for, with everything that anchors repeat."""
     if depth > _DEEPEST:  # or it holds itself
         raise _too_deep(node.start_mark)
     if id(node) not in known:
@@ -78,7 +78,7 @@ def _too_deep(mark: yaml.Mark | None) -> yaml.YAMLError:
 
 
 def _check_keys(node: yaml.MappingNode) -> None:
-    """YAML takes the last of two, so that the first would be lost without a word."""
+    """Refuse a key that is there twice: YAML takes the last, so the first would be lost without a word."""
     seen = set()
     for key, _ in node.value:
         if (key.tag, str(key.value)) in seen:

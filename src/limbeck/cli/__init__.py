@@ -1,1 +1,1 @@
-"""The command line."""
+"""Provide the ``limbeck`` command."""

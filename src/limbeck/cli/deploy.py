@@ -1,14 +1,19 @@
-"""The commands that put a trained model to work."""
+"""Define the commands that put a trained model to work: export, predict, bench and shrink."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markdown import Markdown
 
-from limbeck.cli.options import DataDir, MaxLength, Overrides, flags_of
-from limbeck.cli.render import out
+from limbeck.cli.options import DataDir, MaxLength, Overrides, option_overrides
+from limbeck.cli.render import out, show_bench
+from limbeck.errors import DataError, Interrupted
+
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads that compute together. Default: as torch chooses.")]
 
 
 def export(
@@ -42,7 +47,7 @@ def export(
         to,
         folder,
         task=task,
-        overrides=[*flags_of(data_dir), *(overrides or [])],
+        overrides=[*option_overrides(data_dir), *(overrides or [])],
         licence=licence,
         siblings=siblings or [],
         examples=examples,
@@ -63,10 +68,93 @@ def predict(
     force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
 ) -> None:
     """Predict a label, with probabilities, for each row of a file of any size."""
-    from limbeck.errors import DataError
     from limbeck.inference.predict import predict_file
 
     if output.exists() and not force:
         raise DataError(f"{output} exists. Choose another --output, or add --force to replace it.")
     rows = predict_file(model, file, output, text=text or [], max_length=max_length, batch_size=batch_size)
     out.print(f"{rows:,} predictions in {output}", highlight=False)
+
+
+def bench(
+    models: Annotated[
+        list[str], typer.Argument(help="Run directories, model folders or exported models; the first is compared with.")
+    ],
+    batch_size: Annotated[
+        list[int] | None, typer.Option(min=1, help="Several times for several. Default: 1 8 32.")
+    ] = None,
+    length: Annotated[
+        list[int] | None, typer.Option(min=1, help="Tokens of each text; several times for several. Default: 32 128.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to measure latency, all models together.")] = 40.0,
+    threads: Threads = None,
+    memory: Annotated[bool, typer.Option(help="Measure memory too, in a process for each model.")] = True,
+    output: Annotated[
+        Path | None, typer.Option("--json", "--output", "-o", help="Write all numbers into this JSON file.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw latency and throughput into this SVG, PNG or PDF.")] = None,
+) -> None:
+    """Measure models side by side: latency, throughput, parameters, disk and memory."""
+    from limbeck._internal.files import write_text
+    from limbeck.deploy.bench import BATCH_SIZES, LENGTHS
+    from limbeck.deploy.bench import bench as measure
+    from limbeck.report.timings import check_plot
+    from limbeck.report.timings import plot as draw
+
+    if plot is not None:
+        check_plot(plot)
+    found = measure(
+        models,
+        batch_sizes=batch_size or BATCH_SIZES,
+        lengths=length or LENGTHS,
+        seconds=seconds,
+        threads=threads,
+        memory=memory,
+    )
+    show_bench(found)
+    if output is not None:
+        write_text(output, json.dumps(found.values(), indent=1) + "\n")
+        out.print(f"Written: {output}", highlight=False)
+    if plot is not None:
+        draw(found.values(), plot)
+        out.print(f"Written: {plot}", highlight=False)
+
+
+def shrink(
+    model: Annotated[
+        str, typer.Option(help="A pre-trained model or a trained classifier: a folder, a run, a hub name.")
+    ],
+    data: Annotated[Path, typer.Option(help="CSV, TSV, JSONL or Parquet with texts and labels.")],
+    text: Annotated[list[str], typer.Option(help="The text column; twice for text pairs.")],
+    label: Annotated[str, typer.Option(help="The label column.")],
+    budget: Annotated[
+        str, typer.Option(help="Latency of one text: 0.5x of the teacher's, or milliseconds for a long one: 20ms.")
+    ] = "0.5x",
+    dev: Annotated[Path | None, typer.Option(help="Validation file. Default: a tenth of the data is held out.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder to write. Default: shrunk/<data>-<budget>.")
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="About how long it may take, on this machine.")] = 10.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    threads: Threads = None,
+) -> None:
+    """Make a small, fast classifier of a large one: teacher, students, choice, export and an honest summary.
+
+    Started again, it goes on where it stopped.
+    """
+    from limbeck.shrink.shrink import PAGE, Request
+    from limbeck.shrink.shrink import shrink as make
+    from limbeck.shrink.verdict import page
+
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    request = Request(model, str(data), tuple(text), label, budget, str(dev) if dev else None, minutes, seed)
+    folder = output or Path("shrunk") / f"{data.stem}-{budget}"
+    try:
+        summary = make(request, folder)
+    except KeyboardInterrupt:
+        raise Interrupted(f"Interrupted. The same command continues {folder}.") from None
+    out.print(Markdown(page(summary)))
+    out.print(f"The student, its exported forms and {PAGE}: {folder}", highlight=False)

@@ -1,4 +1,4 @@
-"""What this installation is and what it can reach."""
+"""Find out what this installation is and what it can reach."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from limbeck.training.environment import VERSIONS_OF
 
 
 def diagnose() -> list[tuple[str, str]]:
+    """Return versions, devices, free disk and whether the hub is reachable, each with its name."""
     rows = [("limbeck", __version__), ("python", platform.python_version())]
     rows += [(name, _version(name)) for name in VERSIONS_OF]
     rows.append(("platform", f"{platform.system()} {platform.release()} {platform.machine()}"))
@@ -39,5 +40,5 @@ def _devices() -> str:
 
 
 def _hub() -> str:
-    trouble = hub.trouble()
-    return f"{trouble}; use local folders for models and data" if trouble else f"reachable ({hub.host()})"
+    problem = hub.connection_problem()
+    return f"{problem}; use local folders for models and data" if problem else f"reachable ({hub.host()})"

@@ -1,4 +1,4 @@
-"""The commands that list what there is and look before anything runs."""
+"""Define the commands that list what there is, and those that look before anything runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from limbeck.cli.options import DataDir, MaxLength, Overrides, flags_of
+from limbeck.cli.options import DataDir, MaxLength, Overrides, option_overrides
 from limbeck.cli.render import out, show_options, show_pairs, show_profile
 from limbeck.errors import RecipeError, unknown
 
@@ -30,7 +30,7 @@ def profile(
 
     if not model:
         raise RecipeError("Which model will read the texts? Add --model, e.g. --model bert-base-uncased.")
-    block = load_task_block({"name": task}, [*flags_of(data_dir, max_length), *(overrides or [])])
+    block = load_task_block({"name": task}, [*option_overrides(data_dir, max_length), *(overrides or [])])
 
     from limbeck.models.loading import load_tokenizer
     from limbeck.tasks import load_task

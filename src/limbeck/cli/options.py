@@ -1,4 +1,4 @@
-"""The options that commands share, and what they stand for: overrides of a recipe, the engine of a study."""
+"""Define the options that commands share, and turn them into overrides of a recipe or the engine of a study."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate. De
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random. Default: 0.")]
 
 
-def recipes_and_overrides(words: list[str]) -> tuple[list[str], list[str]]:
-    """Words of a command line: names of recipes, and ``key=value``."""
+def split_words(words: list[str]) -> tuple[list[str], list[str]]:
+    """Split the words of a command line into names of recipes and ``key=value`` overrides."""
     return [word for word in words if "=" not in word], [word for word in words if "=" in word]
 
 
-def recipe_of_a_pair(source: str | None, overrides: list[str]) -> Any:
-    """A recipe with a teacher: the file or shipped one, or one made of the overrides alone."""
+def load_pair_recipe(source: str | None, overrides: list[str]) -> Any:
+    """Load a recipe that has a teacher: a file, a shipped one, or one made of the overrides alone."""
     from limbeck.recipes.recipe import load_recipe
 
     if source is None and not any(word.startswith(("teacher.model=", "teacher=")) for word in overrides):
@@ -49,10 +49,10 @@ def recipe_of_a_pair(source: str | None, overrides: list[str]) -> Any:
     return load_recipe(source, overrides, {"method": {}, "task": {}, "teacher": {}, "student": student})
 
 
-def pair_flags(
+def pair_overrides(
     method: str | None, task: str | None, teacher: str | None, student: str | None, keep: str | None
 ) -> list[str]:
-    """The options that say who learns what from whom, as overrides of a recipe."""
+    """Return the options that say who learns what from whom, as overrides of a recipe."""
     named = {"method.name": method, "task.name": task, "teacher.model": teacher}
     flags = [f"{key}={value}" for key, value in named.items() if value is not None]
     if student is not None and keep is not None:
@@ -64,7 +64,7 @@ def pair_flags(
     return flags
 
 
-def flags_of(
+def option_overrides(
     data_dir: Path | None,
     max_length: int | None = None,
     epochs: float | None = None,
@@ -72,7 +72,7 @@ def flags_of(
     learning_rate: float | None = None,
     seed: int | None = None,
 ) -> list[str]:
-    """The options that have a short name, as overrides of a recipe."""
+    """Return the options that have a short name, as overrides of a recipe."""
     values = {
         "task.data_dir": _quoted(str(data_dir)) if data_dir is not None else None,
         "task.max_length": max_length,
@@ -84,8 +84,8 @@ def flags_of(
     return [f"{key}={value}" for key, value in values.items() if value is not None]
 
 
-def engine_of(workers: int, ray: str | None, threads: int | None) -> Any:
-    """Where the runs of a study are done."""
+def choose_engine(workers: int, ray: str | None, threads: int | None) -> Any:
+    """Choose where the runs of a study are done: here, in local processes, or on a Ray cluster."""
     from limbeck.study.engines import InProcess, Ray, Workers
 
     if ray is not None and workers > 1:

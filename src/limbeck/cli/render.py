@@ -1,21 +1,27 @@
-"""What the commands print: results as tables, for people. It imports no model, so that --help answers at once."""
+"""Print results as tables, for people. Nothing here imports a model at the top, so that --help answers at once."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from limbeck.demo import Row
+    from limbeck.deploy.bench import Bench
+    from limbeck.study.estimate import PlanLine
+    from limbeck.tasks.profile import Profile
+
 out = Console()
 
 
 def show_run(folder: Path, results: dict[str, Any]) -> None:
-    """The scores of a finished run, beside its teacher's."""
+    """Print the scores of a finished run beside its teacher's."""
     from limbeck.metrics import readable_score
 
     table = Table(
@@ -39,6 +45,7 @@ def show_run(folder: Path, results: dict[str, Any]) -> None:
 
 
 def show_scores(title: str, scores: Mapping[str, float]) -> None:
+    """Print the metrics of a model under a title."""
     from limbeck.metrics import readable_score
 
     table = Table(title=title)
@@ -50,7 +57,7 @@ def show_scores(title: str, scores: Mapping[str, float]) -> None:
 
 
 def show_glue(found: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
-    """The metrics of runs by GLUE task: their means, and the averages that can be computed."""
+    """Print the mean metrics of each GLUE task, and the averages that can be computed."""
     from limbeck.compare.glue_table import AVERAGES, glue_average, mean_scores, missing_scores
     from limbeck.metrics import readable_score
     from limbeck.tasks.glue import GLUE
@@ -71,7 +78,7 @@ def show_glue(found: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
 
 
 def show_submission(folder: Path, files: tuple[str, ...]) -> None:
-    """Which files were written, and what GLUE's archive still lacks."""
+    """Print which files were written, and what GLUE's archive still lacks."""
     from limbeck.tasks.submission import ARCHIVE, GLUE_FILES, glue_files
 
     for name in files:
@@ -84,8 +91,8 @@ def show_submission(folder: Path, files: tuple[str, ...]) -> None:
     out.print(f"Missing: {', '.join(missing)}" if missing else "It is complete.", highlight=False)
 
 
-def show_profile(found: Any) -> None:
-    """As tables: the splits, then what their labels are."""
+def show_profile(found: Profile) -> None:
+    """Print a table of the splits, then one of their labels."""
     if not found.splits:
         out.print(*found.lines(), sep="\n", highlight=False)
         return
@@ -103,7 +110,7 @@ def show_profile(found: Any) -> None:
         out.print(f"Worth knowing: {warning}.", highlight=False, markup=False, soft_wrap=True)
 
 
-def _show_labels(found: Any) -> None:
+def _show_labels(found: Profile) -> None:
     labelled = {name: split for name, split in found.splits.items() if split.counts or split.numbers}
     if not labelled:
         return
@@ -123,8 +130,8 @@ def _show_labels(found: Any) -> None:
     out.print(table)
 
 
-def show_plan(lines: Sequence[Any], selection: str) -> None:
-    """The runs of a study, with what is left of them."""
+def show_plan(lines: Sequence[PlanLine], selection: str) -> None:
+    """Print the runs of a study, with what is left of them."""
     from limbeck._internal.files import readable_size
 
     table = Table("task", "method", "settings", "runs", "done", "time left", "disk")
@@ -143,7 +150,7 @@ def show_plan(lines: Sequence[Any], selection: str) -> None:
 
 
 def show_study(folder: Path) -> None:
-    """A study's table, which is also written to files beside its results."""
+    """Print a study's table, and write it to files beside its results."""
     from limbeck._internal.files import write_text
     from limbeck.compare.comparison import compare_paths
     from limbeck.compare.tables import TableFormat, render, show_table
@@ -156,7 +163,56 @@ def show_study(folder: Path) -> None:
     out.print(f"Tables: {folder / 'table.md'}, table.tex, table.csv", highlight=False)
 
 
-def show_demo(rows: Sequence[Any]) -> None:
+def show_bench(found: Bench) -> None:
+    """Print a table of sizes, then one of times; ratios are against the first model."""
+    from limbeck._internal.files import readable_size
+
+    sizes = Table("model", "form", "parameters", "smaller", "disk", "memory")
+    times = Table(
+        "batch",
+        "tokens",
+        "model",
+        "p50",
+        "p95",
+        "examples/s",
+        "speed-up",
+        caption=_conditions(found),
+        caption_justify="left",
+    )
+    for table, first in ((sizes, 2), (times, 3)):
+        for column in table.columns[first:]:
+            column.justify = "right"
+    for model in found.models:
+        memory = "" if model.memory_bytes is None else readable_size(model.memory_bytes)
+        cells = (model.form, f"{model.parameters:,}", _ratio(model.smaller), readable_size(model.disk_bytes), memory)
+        sizes.add_row(model.name, *cells)
+    for number, at in enumerate(found.models[0].cells):
+        for model in found.models:
+            cell = model.cells[number]
+            where = (str(at.batch_size), str(at.length)) if model is found.models[0] else ("", "")
+            timing = cell.timing
+            speeds = (f"{timing.p50_ms:.1f} ms", f"{timing.p95_ms:.1f} ms", f"{timing.examples_per_second:,.0f}")
+            times.add_row(*where, model.name, *speeds, _ratio(cell.speedup))
+        times.add_section()
+    out.print(sizes)
+    out.print(times)
+
+
+def _ratio(value: Any) -> str:
+    return f"{value:.2f}x"
+
+
+def _conditions(found: Bench) -> str:
+    threads = f"{found.threads} thread{'s' * (found.threads != 1)}"
+    versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
+    return (
+        f"{found.processor}, {threads}; {versions}. The models took turns. Speed-up: of the median latency (p50), "
+        f"against {found.models[0].name}; smaller: its parameters over theirs."
+    )
+
+
+def show_demo(rows: Sequence[Row]) -> None:
+    """Print the demo's models with their scores, sizes and times."""
     table = Table("model", "method", rows[0].metric, "agrees with teacher", "parameters", "ms per example")
     for row in rows:
         table.add_row(
@@ -171,7 +227,7 @@ def show_demo(rows: Sequence[Any]) -> None:
 
 
 def show_options(function: Callable[..., Any], title: str) -> None:
-    """A method or a task: what its docstring says, and its options if it has any."""
+    """Print what the docstring of a method or a task says, and its options if it has any."""
     from limbeck.options import describe_options
 
     out.print(inspect.getdoc(function) or function.__name__, highlight=False, markup=False)
@@ -183,6 +239,7 @@ def show_options(function: Callable[..., Any], title: str) -> None:
 
 
 def show_pairs(pairs: Mapping[str, str], title: str | None = None, hint: str | None = None) -> None:
+    """Print names with a text for each."""
     table = Table(show_header=False, title=title, caption=hint)
     for name, value in pairs.items():
         table.add_row(name, value)

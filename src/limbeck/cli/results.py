@@ -1,4 +1,4 @@
-"""The commands that look at finished runs."""
+"""Define the commands that look at finished runs and models: their scores, comparisons, analyses and reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from limbeck.cli.render import out, show_glue
+from limbeck.cli.options import DataDir, Overrides, option_overrides
+from limbeck.cli.render import out, show_glue, show_scores, show_submission
 from limbeck.errors import RecipeError, unknown
 
 if TYPE_CHECKING:
@@ -24,6 +25,28 @@ Words = Annotated[
 AllSeeds = Annotated[
     bool, typer.Option("--all-seeds", help="Measure every run of a study or folder, not only the first seed of each.")
 ]
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A run directory, a model folder or a name on the hub.")],
+    overrides: Overrides = None,
+    task: Annotated[str | None, typer.Option(help="Needed unless MODEL is a run directory.")] = None,
+    data_dir: DataDir = None,
+    split: Annotated[str | None, typer.Option(help="Which split to score. Default: all validation data.")] = None,
+    submission: Annotated[
+        Path | None, typer.Option(help="Write what the official evaluation of GLUE or SQuAD takes into this folder.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1)] = 32,
+) -> None:
+    """Score a model on a task with the task's official metrics."""
+    from limbeck.inference.evaluate import evaluate as score
+
+    flags = [*option_overrides(data_dir), *(overrides or [])]
+    result = score(model, task=task, split=split, overrides=flags, batch_size=batch_size, submission=submission)
+    if result.metrics:
+        show_scores(f"{model} on {result.task}, {result.split} ({result.examples:,} examples)", result.metrics)
+    if submission is not None:
+        show_submission(submission, result.files)
 
 
 def compare(
@@ -166,7 +189,7 @@ def _paths_and_overrides(words: list[str]) -> tuple[list[Path], list[str]]:
 
 
 def _chosen(paths: list[Path], found: EntrySet, all_seeds: bool) -> list[Path]:
-    """The runs to measure: those that are named, and of studies and folders the first seed of each method."""
+    """Choose the runs to measure: those that are named, and the first seed of each method in studies and folders."""
     named = {path.resolve() for path in paths}
     chosen = [
         run.path

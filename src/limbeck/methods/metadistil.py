@@ -20,7 +20,7 @@ from limbeck.errors import RecipeError
 from limbeck.methods.ft import TaskLoss
 from limbeck.models.capture import Capture
 from limbeck.models.features import Features
-from limbeck.options import Positive, Share, check, options_of
+from limbeck.options import Positive, Share, check, schema_of
 from limbeck.tasks.batching import Batches
 
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam
@@ -135,7 +135,7 @@ def _inner(pair: Pair, name: str, options: dict[str, Any]) -> Objective:
     from limbeck.methods import find_method  # which knows all methods, this one included
 
     function = find_method(name)
-    checked, mistakes = check(options_of(function), options, ("method", "inner_options"))
+    checked, mistakes = check(schema_of(function), options, ("method", "inner_options"))
     if mistakes:
         raise RecipeError("; ".join(f"{'.'.join(map(str, m.where))}: {m.message}" for m in mistakes))
     objective = function(pair, **(checked.model_dump() if checked else {}))

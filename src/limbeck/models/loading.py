@@ -184,7 +184,7 @@ def _load(loader: Any, source: str, **options: Any) -> Any:
             ) from error
         raise ModelError(
             f"Cannot load '{source}': there is no such folder here, and it could not be fetched from the hub "
-            f"({hub.trouble() or _first_line(error)}). Check the name, "
+            f"({hub.connection_problem() or _first_line(error)}). Check the name, "
             "or put config.json, model.safetensors and the tokenizer's files in a folder and give its path."
         ) from error
 

@@ -1,4 +1,4 @@
-"""Recipe files: plain ones, and families that hold the rows of a paper's tables as changes to one base.
+"""Read recipe files: plain ones, and families that hold the rows of a paper's tables as changes to one base.
 
 A family is a YAML file with ``base`` (a recipe) and ``tables``. Each table names where it is printed, its metrics, what
 it sets for all of its rows (``set``), and the rows: what each sets, and what the paper reports. The row ``rte-cka-kd``
@@ -24,7 +24,7 @@ from limbeck.options import Location
 
 @dataclass(frozen=True)
 class RecipeText:
-    """A recipe as written: its values, and the line of each key where the file is a plain recipe."""
+    """Hold a recipe as written: its values, and the line of each key where the file is a plain recipe."""
 
     name: str
     values: dict[str, Any]
@@ -33,7 +33,7 @@ class RecipeText:
 
 
 def read_recipe(source: str | Path) -> RecipeText:
-    """A YAML file, a row of a family file (``my.yaml/row``), or a shipped recipe by name."""
+    """Read a YAML file, a row of a family file (``my.yaml/row``), or a shipped recipe by name."""
     name = str(source)
     if Path(name).is_file():
         found = _read(Path(name), name)
@@ -54,14 +54,14 @@ def read_recipe(source: str | Path) -> RecipeText:
 
 @cache
 def shipped_recipes() -> dict[str, RecipeText]:
-    """Every recipe that comes with limbeck, rows of families included, by name."""
+    """Return every recipe that comes with limbeck, rows of families included, by name."""
     recipes: dict[str, RecipeText] = {}
     for path in sorted(Path(str(resources.files("limbeck.recipes") / "library")).glob("*.yaml")):
         recipes |= _read(path, path.stem)
     return recipes
 
 
-def put(values: dict[str, Any], path: str, value: Any) -> None:
+def set_value(values: dict[str, Any], path: str, value: Any) -> None:
     """Set ``a.b.c`` in nested mappings; stages are counted from 1: ``stages.2.train.epochs``."""
     *parents, last = path.split(".")
     if len(parents) > 1 and parents[0] == "stages":
@@ -84,7 +84,7 @@ def _stage(stages: Any, number: str, path: str) -> dict[str, Any]:
 
 
 def _read(path: Path, family: str) -> dict[str, RecipeText]:
-    """The recipe in a file under the name ``family``, or the rows of a family under ``family/row``."""
+    """Read the recipe in a file under the name ``family``, or the rows of a family under ``family/row``."""
     content, lines, about = read_yaml(path)
     if "tables" not in content:
         return {family: RecipeText(family, content, about, lines)}
@@ -103,12 +103,12 @@ def _rows(content: dict[str, Any], family: str) -> dict[str, RecipeText]:
         for name, row in table["rows"].items():
             values = copy.deepcopy(content["base"])
             for key, value in (table.get("set", {}) | row.get("set", {})).items():
-                put(values, key, copy.deepcopy(value))
+                set_value(values, key, copy.deepcopy(value))
             reported = row.get("reported", [])  # in the order of the table's metrics, or by their names
             named = reported if isinstance(reported, dict) else dict(zip(table["metrics"], reported, strict=False))
             scores = list(named.items())
             values["reported"] = [_reported(metric, score, table["where"]) for metric, score in scores]
-            about = ", ".join(f"{metric} {_shown(score)}" for metric, score in scores)
+            about = ", ".join(f"{metric} {_readable(score)}" for metric, score in scores)
             rows[f"{family}/{name}"] = RecipeText(f"{family}/{name}", values, f"{table['where']}: {about}".rstrip(": "))
     return rows
 
@@ -118,14 +118,14 @@ def _reported(metric: str, score: Any, where: str) -> dict[str, Any]:
     return {"metric": metric, "value": value, "where": where} | ({"sd": sd} if sd is not None else {})
 
 
-def _shown(score: Any) -> str:
+def _readable(score: Any) -> str:
     return f"{score[0]} (±{score[1]})" if isinstance(score, list) else str(score)
 
 
 def read_yaml(
     file: Path, what: str = "a recipe is a mapping with task, student and method"
 ) -> tuple[dict[str, Any], dict[Location, int], str]:
-    """The values in a file, the line of each key, and what its first line says if that is a comment."""
+    """Return the values in a file, the line of each key, and what its first line says if that is a comment."""
     try:
         text = file.read_text(encoding="utf-8")
         values, node = parse(text)
@@ -136,15 +136,15 @@ def read_yaml(
     if not isinstance(values, dict):
         raise RecipeError(f"{file}: {what}; seen: {values!r}.")
     first = text.partition("\n")[0]
-    return values, dict(_lines(node, ())), first.lstrip("# ") if first.startswith("#") else ""
+    return values, dict(_key_lines(node, ())), first.lstrip("# ") if first.startswith("#") else ""
 
 
-def _lines(node: Any, where: Location) -> Iterable[tuple[Location, int]]:
+def _key_lines(node: Any, where: Location) -> Iterable[tuple[Location, int]]:
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             yield (*where, key.value), key.start_mark.line + 1
-            yield from _lines(value, (*where, key.value))
+            yield from _key_lines(value, (*where, key.value))
     elif isinstance(node, yaml.SequenceNode):
         for number, value in enumerate(node.value, start=1):
             yield (*where, number), value.start_mark.line + 1
-            yield from _lines(value, (*where, number))
+            yield from _key_lines(value, (*where, number))

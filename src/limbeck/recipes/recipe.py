@@ -1,4 +1,4 @@
-"""A recipe: task, teacher, student, method and training as plain YAML, validated as a whole before anything runs."""
+"""Load recipes: task, teacher, student, method and training as plain YAML, checked as a whole before anything runs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ import yaml
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from limbeck._internal import yaml as plain_yaml
-from limbeck.errors import RecipeError, shortened
-from limbeck.options import Mistake, OpenBlock, check, options_of
-from limbeck.recipes.files import RecipeText, put, read_recipe
+from limbeck.errors import RecipeError, shorten
+from limbeck.options import Mistake, OpenBlock, check, schema_of
+from limbeck.recipes.files import RecipeText, read_recipe, set_value
 from limbeck.recipes.stages import (
     BLOCKS,
-    place_of,
-    reaches_a_stage,
+    check_stage_list,
+    is_used_by_a_stage,
+    locate_mistake,
     split_stages,
-    stage_list_mistakes,
     stages_of_method,
 )
 from limbeck.recipes.train_block import TrainBlock, check_training, with_defaults
 
-_LONGEST_PLACE, _LONGEST_MISTAKE = 100, 300  # characters, so that one does not hide the others
+# Methods and tasks are imported inside functions for start-up time only: methods load torch, which takes seconds that
+# the listing of studies and the reading of a task block would wait for. Both lie below recipes, so there is no cycle.
+
+_MAX_PLACE, _MAX_MESSAGE = 100, 300  # characters, so that one does not hide the others
 Named = Annotated[str, Field(min_length=1)]
 
 
@@ -34,6 +37,8 @@ class _Block(pydantic.BaseModel):
 
 
 class TaskBlock(OpenBlock):
+    """Name a task and its options, and say how long its texts may be."""
+
     name: str
     max_length: PositiveInt | Literal["auto"] = "auto"  # auto: so that few texts are cut
     too_long: Literal["cut", "refuse"] = "cut"
@@ -48,7 +53,7 @@ class TaskBlock(OpenBlock):
 
 
 class TeacherBlock(_Block):
-    """``cache``: ``auto`` (where it saves time), ``off``, or a folder that several runs may share."""
+    """Name the teacher; ``cache`` is ``auto`` (where it saves time), ``off``, or a folder that runs may share."""
 
     model: Named
     cache: str = "auto"
@@ -63,12 +68,12 @@ class TeacherBlock(_Block):
 
     @property
     def cache_folder(self) -> Path | None:
-        """The folder that ``cache`` names, if it names one."""
+        """Return the folder that ``cache`` names, if it names one."""
         return None if self.cache in ("auto", "off") else Path(self.cache)
 
 
 class StudentBlock(_Block):
-    """``{from: teacher, keep: "first:6"}``, ``{model: ...}`` or ``{config: {...}}``."""
+    """Say what the student is: ``{from: teacher, keep: "first:6"}``, ``{model: ...}`` or ``{config: {...}}``."""
 
     from_: Named | None = Field(default=None, alias="from")
     keep: str | list[PositiveInt] | None = None
@@ -93,11 +98,13 @@ class StudentBlock(_Block):
 
 
 class MethodBlock(OpenBlock):
+    """Name a method and its options."""
+
     name: str
 
 
 class ReportedScore(_Block):
-    """The score that a paper reports for this setting."""
+    """Hold the score that a paper reports for this setting."""
 
     metric: str
     value: float
@@ -106,7 +113,7 @@ class ReportedScore(_Block):
 
 
 class Stage(_Block):
-    """One of several trainings; what it leaves out is as at the top of the recipe."""
+    """Describe one of several trainings; what it leaves out is as at the top of the recipe."""
 
     task: TaskBlock | None = None
     teacher: TeacherBlock | None = None
@@ -115,7 +122,7 @@ class Stage(_Block):
 
 
 class Recipe(_Block):
-    """One training; with ``stages`` the last of them, whose results are the run's."""
+    """Describe one training; with ``stages``, the last of them, whose results are the run's."""
 
     task: TaskBlock
     teacher: TeacherBlock | None = None
@@ -133,12 +140,12 @@ class Recipe(_Block):
         return [value] if isinstance(value, dict) else value
 
     def to_yaml(self) -> str:
-        """Every setting, defaults included, as a recipe that runs the same again."""
+        """Write every setting, defaults included, as a recipe that runs the same again."""
         values = self.model_dump(by_alias=True, exclude_none=True, exclude=set(BLOCKS) if self.stages else None)
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
     def settled(self, max_length: int) -> Recipe:
-        """With the length that was chosen, where the last (or only) stage left it open."""
+        """Return the recipe with the length that was chosen, where the last (or only) stage left it open."""
         open_task = self.stages[-1].task if self.stages else self.task
         if open_task is None or open_task.max_length != "auto":
             return self
@@ -149,7 +156,7 @@ class Recipe(_Block):
         return self.model_copy(update={"stages": [*self.stages[:-1], last]})
 
     def split(self) -> list[Recipe]:
-        """Each stage as a recipe of its own, from the same student; one without stages is its only one."""
+        """Return each stage as a recipe of its own, from the same student; one without stages is its only one."""
         if self.stages is None:
             return [self]
         alone = {"stages": None, "reported": None, "grid": None}
@@ -161,7 +168,7 @@ class Recipe(_Block):
 def load_recipe(
     source: str | Path | None = None, overrides: Sequence[str] = (), values: dict[str, Any] | None = None
 ) -> Recipe:
-    """A recipe file or shipped recipe (by name), or ``values``, with ``key=value`` overrides, fully checked.
+    """Load a recipe file, a shipped recipe (by name) or ``values``, with ``key=value`` overrides, fully checked.
 
     Every mistake is reported at once, with the line of the file where there is one.
     """
@@ -175,10 +182,10 @@ def load_recipe(
 
 
 def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
-    """The recipe with every option's default filled in, or all that is wrong with it."""
+    """Return the recipe with every option's default filled in, or all that is wrong with it."""
     from limbeck.methods import find_method
 
-    mistakes = stage_list_mistakes(values)
+    mistakes = check_stage_list(values)
     if mistakes:
         return None, mistakes
     values = values | {"stages": values.get("stages") or stages_of_method(values.get("method"), find_method)}
@@ -186,7 +193,7 @@ def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
     for number, stage in enumerate(split_stages(values), start=1):
         recipe, wrong = _check_stage(stage, first=number == 1)
         recipes.append(recipe)
-        placed = [place_of(mistake, number, values) for mistake in wrong]
+        placed = [locate_mistake(mistake, number, values) for mistake in wrong]
         mistakes += [mistake for mistake in placed if mistake not in mistakes]
     last = recipes[-1]
     if last is not None and not mistakes:
@@ -200,7 +207,7 @@ def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
 
 
 def _check_stage(values: dict[str, Any], first: bool) -> tuple[Recipe | None, list[Mistake]]:
-    """One training; only the first must make a student, later ones go on with it."""
+    """Check one training; only the first must make a student, later ones go on with it."""
     from limbeck.methods import find_method
     from limbeck.tasks import find_task
 
@@ -220,19 +227,19 @@ def _check_stage(values: dict[str, Any], first: bool) -> tuple[Recipe | None, li
 
 
 def _check_grid(grid: dict[str, list[Any]], values: dict[str, Any]) -> list[Mistake]:
-    """Each choice must be valid where it goes."""
+    """Find the choices of a grid that are not valid where they go."""
     mistakes = []
     for key, choices in grid.items():
         for choice in choices:
             trial = copy.deepcopy({name: value for name, value in values.items() if name != "grid"})
-            put(trial, key, choice)
+            set_value(trial, key, choice)
             wrong = check_recipe(trial)[1]
             mistakes += [Mistake(("grid", key), f"{choice!r}: {mistake.message}") for mistake in wrong]
     return mistakes
 
 
 def load_task_block(values: dict[str, Any], overrides: Sequence[str] = ()) -> TaskBlock:
-    """A task block on its own, e.g. of a run whose method is a file that is not here."""
+    """Load a task block on its own, for example that of a run whose method is a file that is not here."""
     from limbeck.tasks import find_task
 
     wrapped = {"task": dict(values)}
@@ -249,7 +256,7 @@ def load_task_block(values: dict[str, Any], overrides: Sequence[str] = ()) -> Ta
 def _check_options(
     block: str, given: Any, own: type[OpenBlock], find: Callable[[str], Callable[..., Any]]
 ) -> tuple[dict[str, Any], list[Mistake]]:
-    """The options of a task or method with their defaults filled in, and what is wrong with them."""
+    """Return the options of a task or method with their defaults filled in, and what is wrong with them."""
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         return {}, []  # the block itself is wrong, which has been said
     try:
@@ -257,7 +264,7 @@ def _check_options(
     except RecipeError as error:
         return {}, [Mistake((block, "name"), str(error))]
     options = {key: value for key, value in given.items() if key not in own.model_fields}
-    checked, mistakes = check(options_of(function), options, (block,))
+    checked, mistakes = check(schema_of(function), options, (block,))
     return (checked.model_dump(exclude_none=True) if checked else {}), mistakes
 
 
@@ -270,7 +277,7 @@ def _check_teacher(recipe: Recipe) -> list[Mistake]:
 
 
 def _apply_all(overrides: Sequence[str], values: dict[str, Any]) -> None:
-    """The overrides of single stages last, because others may choose the method that brings the stages."""
+    """Apply the overrides of single stages last, because others may choose the method that brings the stages."""
     from limbeck.methods import find_method
 
     of_stages = [override for override in overrides if override.startswith("stages.")]
@@ -283,14 +290,14 @@ def _apply_all(overrides: Sequence[str], values: dict[str, Any]) -> None:
         apply_override(override, values)
     for override in shared:
         path = override.partition("=")[0]
-        if not reaches_a_stage(path, values):
+        if not is_used_by_a_stage(path, values):
             raise RecipeError(
                 f"'{override}' changes nothing: each stage has its own {path}. Name the stage: stages.1.{override}"
             )
 
 
 def apply_override(override: str, values: dict[str, Any]) -> None:
-    """Set what ``key=value`` says; the value is YAML."""
+    """Set what ``key=value`` says in ``values``; the value is YAML."""
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise RecipeError(f"'{override}' is not an override: write key=value, e.g. train.epochs=1.")
@@ -298,11 +305,11 @@ def apply_override(override: str, values: dict[str, Any]) -> None:
         value = plain_yaml.load(text)
     except yaml.YAMLError:
         value = text
-    put(values, path, value)
+    set_value(values, path, value)
 
 
 def report_mistakes(mistakes: list[Mistake], text: RecipeText, kind: str = "recipe") -> str:
-    """Everything that is wrong with a file, a line each, with its place."""
+    """Write everything that is wrong with a file, a line each, with its place."""
     lines = text.lines
     title = f"{text.name}: " if text.name else ""
     count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
@@ -311,6 +318,6 @@ def report_mistakes(mistakes: list[Mistake], text: RecipeText, kind: str = "reci
         # the deepest part of the place that is written in the file
         known = [lines[mistake.where[:n]] for n in range(len(mistake.where), 0, -1) if mistake.where[:n] in lines]
         line = f"line {known[0]}: " if known else ""
-        place = shortened(".".join(map(str, mistake.where)), _LONGEST_PLACE) or kind
-        rows.append(f"  {line}{place}: {shortened(mistake.message, _LONGEST_MISTAKE)}")
+        place = shorten(".".join(map(str, mistake.where)), _MAX_PLACE) or kind
+        rows.append(f"  {line}{place}: {shorten(mistake.message, _MAX_MESSAGE)}")
     return f"{title}{count} in the {kind}:\n" + "\n".join(rows)

@@ -1,4 +1,4 @@
-"""The stages of a recipe: several trainings, one after the other, of the same student.
+"""Split a recipe into its stages: several trainings, one after the other, of the same student.
 
 The blocks ``task``, ``teacher``, ``method`` and ``train`` at the top of a recipe are what its stages share; a stage
 gives what differs. A method with an option ``stage`` has a stage for each of its choices, unless the recipe names one.
@@ -12,15 +12,15 @@ from collections.abc import Callable
 from typing import Any
 
 from limbeck.errors import RecipeError, unknown
-from limbeck.options import Location, Mistake, options_of
-from limbeck.recipes.files import put
+from limbeck.options import Location, Mistake, schema_of
+from limbeck.recipes.files import set_value
 
-_MARK = "\0"  # a value that no recipe holds
+_MARKER = "\0"  # a value that no recipe holds
 BLOCKS = ("task", "teacher", "method", "train")
 
 
-def stage_list_mistakes(values: dict[str, Any]) -> list[Mistake]:
-    """What is wrong with the list of stages itself; their blocks are checked as those of plain recipes."""
+def check_stage_list(values: dict[str, Any]) -> list[Mistake]:
+    """Find what is wrong with the list of stages itself; their blocks are checked as those of plain recipes."""
     stages = values.get("stages")
     if stages is None:
         return []
@@ -40,13 +40,13 @@ def stage_list_mistakes(values: dict[str, Any]) -> list[Mistake]:
 
 
 def split_stages(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """The values of each stage as a plain recipe; a recipe without stages is its own only stage."""
+    """Return the values of each stage as a plain recipe; a recipe without stages is its own only stage."""
     shared = {name: block for name, block in values.items() if name != "stages"}
     return [_merged(shared, stage) for stage in copy.deepcopy(values.get("stages") or [{}])]
 
 
-def place_of(mistake: Mistake, stage: int, values: dict[str, Any]) -> Mistake:
-    """A mistake in the ``stage``-th stage's values, at the place where it is written: in the stage, or shared."""
+def locate_mistake(mistake: Mistake, stage: int, values: dict[str, Any]) -> Mistake:
+    """Point a mistake in the values of stage number ``stage`` to where it is written: in the stage, or shared."""
     own = values["stages"][stage - 1] if values["stages"] else {}
     where = mistake.where
     if where and where[0] in own and (len(where) == 1 or _has(own, where[:2]) or not _has(values, where[:2])):
@@ -54,28 +54,28 @@ def place_of(mistake: Mistake, stage: int, values: dict[str, Any]) -> Mistake:
     return mistake
 
 
-def reaches_a_stage(path: str, values: dict[str, Any]) -> bool:
-    """Whether a setting at ``path`` counts anywhere, or each stage has its own instead."""
-    if path.partition(".")[0] not in BLOCKS or stage_list_mistakes(values):
+def is_used_by_a_stage(path: str, values: dict[str, Any]) -> bool:
+    """Tell whether a setting at ``path`` counts in some stage; it does not if each stage has its own instead."""
+    if path.partition(".")[0] not in BLOCKS or check_stage_list(values):
         return True
     trial = copy.deepcopy(values)
-    put(trial, path, _MARK)
-    return any(_holds(stage) for stage in split_stages(trial))
+    set_value(trial, path, _MARKER)
+    return any(_has_marker(stage) for stage in split_stages(trial))
 
 
 def stages_of_method(method: Any, find_method: Callable[[str], Any]) -> list[dict[str, Any]] | None:
-    """The stages that a method brings: the choices of its option ``stage``, unless one is chosen."""
+    """Return the stages that a method brings: the choices of its option ``stage``, unless one is chosen."""
     if not isinstance(method, dict) or not isinstance(method.get("name"), str) or "stage" in method:
         return None
     try:
-        stage = options_of(find_method(method["name"])).model_fields.get("stage")
+        stage = schema_of(find_method(method["name"])).model_fields.get("stage")
     except RecipeError:
         return None  # an unknown method, which is said where the block is checked
     return [{"method": {"stage": choice}} for choice in typing.get_args(stage.annotation)] if stage else None
 
 
 def _merged(shared: dict[str, Any], stage: dict[str, Any]) -> dict[str, Any]:
-    """The shared blocks with the stage's keys over them; a task or method of another name takes nothing over."""
+    """Lay the stage's keys over the shared blocks; a task or method of another name takes nothing over."""
     merged = copy.deepcopy(shared)
     for name, block in stage.items():
         common = merged.get(name)
@@ -94,5 +94,5 @@ def _has(values: Any, where: Location) -> bool:
     return True
 
 
-def _holds(values: Any) -> bool:
-    return values == _MARK or (isinstance(values, dict) and any(_holds(value) for value in values.values()))
+def _has_marker(values: Any) -> bool:
+    return values == _MARKER or (isinstance(values, dict) and any(map(_has_marker, values.values())))

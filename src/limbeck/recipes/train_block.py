@@ -1,4 +1,4 @@
-"""The ``train`` block of a recipe: three short names, and any key of transformers' TrainingArguments."""
+"""Check the ``train`` block of a recipe: four short names, and any key of transformers' TrainingArguments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from limbeck.options import Mistake, OpenBlock
 
 
 class TrainBlock(OpenBlock):
-    """The usual three, under short names, and any key of transformers' TrainingArguments."""
+    """Hold the usual settings under short names, and any key of transformers' TrainingArguments."""
 
     epochs: PositiveFloat = 3.0
     batch_size: PositiveInt = 32
@@ -54,7 +54,7 @@ _TRAIN_DEFAULTS: dict[str, Any] = {
 
 
 def check_training(given: Any) -> tuple[dict[str, Any], list[Mistake]]:
-    """The keys of TrainingArguments in the block, converted, and what is wrong with them."""
+    """Return the keys of TrainingArguments in the block, converted, and what is wrong with them."""
     typed: dict[str, Any] = {}
     mistakes: list[Mistake] = []
     if not isinstance(given, dict):
@@ -78,7 +78,7 @@ def check_training(given: Any) -> tuple[dict[str, Any], list[Mistake]]:
 
 
 def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    """What the block leaves open, as limbeck does it."""
+    """Fill in limbeck's defaults for what the block leaves open."""
     defaults = dict(_TRAIN_DEFAULTS)
     for job in ("eval", "save"):
         if f"{job}_steps" in given:  # asking for steps is asking for the strategy
@@ -100,7 +100,7 @@ def _training_arguments() -> dict[str, pydantic.TypeAdapter[Any]]:
     adapters: dict[str, pydantic.TypeAdapter[Any]] = {}
     for field in dataclasses.fields(TrainingArguments):
         if field.init and field.name not in _OURS:
-            hint = _plain(hints[field.name])
+            hint = _plain_type(hints[field.name])
             dataclass_like = dataclasses.is_dataclass(hint) or "ParallelismConfig" in str(hint)
             adapters[field.name] = (
                 pydantic.TypeAdapter(Any) if dataclass_like else pydantic.TypeAdapter(hint, config=config)
@@ -108,8 +108,8 @@ def _training_arguments() -> dict[str, pydantic.TypeAdapter[Any]]:
     return adapters
 
 
-def _plain(hint: Any) -> Any:
-    """Strategies and optimisers are enumerations that also take their plain name, which YAML can hold."""
+def _plain_type(hint: Any) -> Any:
+    """Turn an enumeration (of strategies, optimisers) into its plain names, which YAML can hold."""
     for part in typing.get_args(hint):
         if isinstance(part, type) and issubclass(part, enum.Enum):
             return Literal[tuple(choice.value for choice in part)]

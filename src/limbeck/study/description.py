@@ -17,7 +17,7 @@ import yaml
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from limbeck._internal.files import file_name
-from limbeck.recipes.files import put, read_recipe
+from limbeck.recipes.files import read_recipe, set_value
 from limbeck.recipes.recipe import Recipe
 
 Point = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
@@ -164,7 +164,7 @@ class Study(_Block):
         values.setdefault("method", {"name": label})
         own = {key: value for key, value in self.tasks[task].items() if not key.startswith("teacher.")}
         for key, value in (own | changes | point).items():
-            put(values, key, copy.deepcopy(value))
+            set_value(values, key, copy.deepcopy(value))
         return values | {"seed": seed}
 
     def method(self, task: str, label: str) -> str:
@@ -191,14 +191,14 @@ class Study(_Block):
         block = {"task": written | copy.deepcopy(self.task) | {"name": task}}
         for key, value in self.tasks[task].items():
             if key.startswith("task."):
-                put(block, key, value)
+                set_value(block, key, value)
         return block["task"]
 
     def _teacher_of(self, task: str) -> StudyTeacher:
         block = {"teacher": self.teacher.model_dump()}
         for key, value in self.tasks[task].items():
             if key.startswith("teacher."):
-                put(block, key, value)
+                set_value(block, key, value)
         return StudyTeacher.model_validate(block["teacher"])
 
 

@@ -14,7 +14,7 @@ import pydantic
 from limbeck.compare.significance import MARKS
 from limbeck.errors import LimbeckError, RecipeError, unknown
 from limbeck.options import Mistake, check
-from limbeck.recipes.files import RecipeText, put, read_yaml
+from limbeck.recipes.files import RecipeText, read_yaml, set_value
 from limbeck.recipes.recipe import apply_override, check_recipe, report_mistakes
 from limbeck.study.description import OF_THE_STUDY, PLACES, Study
 
@@ -53,7 +53,7 @@ def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
             unknown(f"variant of {file.stem}", variant, variants if isinstance(variants, dict) else (), _VARIANTS)
         )
     for key, value in variants.get(variant, {}).items():
-        put(values, str(key), value)
+        set_value(values, str(key), value)
     for override in overrides:
         apply_override(override, values)
     study, mistakes = check(Study, values)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from limbeck._internal.files import file_name
-from limbeck.recipes.files import put
+from limbeck.recipes.files import set_value
 from limbeck.recipes.recipe import load_recipe
 from limbeck.runs.directory import StudyDirectory
 from limbeck.study.description import Point, Study, key_of
@@ -46,7 +46,7 @@ class Plan:
         identity = load_recipe(values=study.values(task, label, point, seed, teacher.name, "off"))
         values = study.values(task, label, point, seed, teacher.path, "off" if cache is None else "auto")
         if cache is not None and cache.serves(label, values):
-            put(values, "teacher.cache", cache.folder)
+            set_value(values, "teacher.cache", cache.folder)
         settings = [f"{name.rpartition('.')[2]}={value}" for name, value in point.items()]
         title = " ".join([task, label, *settings, f"seed {seed}"])
         key = key_of(identity)

@@ -1,4 +1,4 @@
-"""Tasks: what to load, how to encode it, how to score it.
+"""Find and load tasks: what to load, how to encode it, how to score it.
 
 Every entry of ``TASKS`` is a function whose keyword-only signature is the schema of its options.
 """
@@ -73,12 +73,12 @@ def load_task(name: str, **options: Any) -> Task:
 
 
 def describe(name: str) -> str:
-    """One line about a task, for a listing."""
+    """Return one line about a task, for a listing."""
     return (inspect.getdoc(find_task(name)) or "").partition("\n")[0]
 
 
 def find_task(name: str) -> Callable[..., Task]:
-    """The loader of that name, or an error with a suggestion."""
+    """Return the loader of that name; an unknown name is an error with a suggestion."""
     if name not in TASKS:
         raise RecipeError(unknown("task", name, TASKS, "Run 'limbeck tasks'."))
     return TASKS[name]

@@ -1,4 +1,4 @@
-"""Reading tables that need not fit into memory: some rows at a time, by the rules of ``files``."""
+"""Read tables that need not fit into memory: some rows at a time, by the rules of ``files``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from limbeck.tasks.files import (
 
 
 def read_chunks(path: str | Path, wanted: Sequence[str], rows: int) -> Iterator[Columns]:
-    """The ``wanted`` columns of a file, so many rows at a time."""
+    """Read the ``wanted`` columns of a file, at most ``rows`` rows at a time."""
     path = Path(path).expanduser()
     kind = file_format(path)
     check_exists(path)

@@ -1,4 +1,4 @@
-"""Text to token ids: encode a split once without padding, then pad each batch to its own longest row."""
+"""Turn text into token ids: encode a split once without padding, then pad each batch to its own longest row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("limbeck")
 
-# of an encoded split; other columns serve only to score
+# the columns of an encoded split that training reads; others serve only to score
 TRAINING_COLUMNS = ("id", "example", "input_ids", "attention_mask", "token_type_ids", "labels")
 _CHUNK = 2_000  # rows per tokenizer call: large enough for its threads, small enough for memory
 
@@ -127,7 +127,7 @@ def _refuse(where: str, row: int, text: str, length: int, max_length: int) -> No
 
 @dataclass(frozen=True)
 class Collator:
-    """Pads encoded rows to the longest of the batch (or to ``pad_to``) and makes tensors.
+    """Pad encoded rows to the longest of the batch (or to ``pad_to``) and make tensors.
 
     ``id`` becomes the tensor ``ids``. Class labels become int64; numbers and multi-label rows float32. Labels of tokens
     are padded with IGNORED, and positions of a span move with the padding before them.

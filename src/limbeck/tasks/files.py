@@ -1,4 +1,4 @@
-"""Reading tables: CSV, TSV, JSONL and Parquet, with errors that name the file and the line.
+"""Read tables: CSV, TSV, JSONL and Parquet, with errors that name the file and the line.
 
 Lines are split on line feeds only and decoded one by one, so that an error knows its line and unusual
 characters inside a text (U+2028, vertical tabs) never break a row.
@@ -21,7 +21,7 @@ _FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", "
 
 @dataclass(frozen=True)
 class Columns:
-    """Some columns of one file, in file order, with each row's number as its reader sees it."""
+    """Hold some columns of one file, in file order, with each row's number as its reader sees it."""
 
     path: Path
     unit: str  # "line" or, for Parquet, "row"
@@ -29,13 +29,13 @@ class Columns:
     values: dict[str, list[Any]]
 
     def where(self, *rows: int) -> str:
-        """``data/train.csv, line 7`` or ``data/train.csv, lines 7, 9``."""
+        """Name rows in a message: ``data/train.csv, line 7`` or ``data/train.csv, lines 7, 9``."""
         numbers = ", ".join(str(self.numbers[row]) for row in rows)
         return f"{self.path}, {self.unit}{'s' if len(rows) > 1 else ''} {numbers}"
 
 
 def file_format(path: str | Path, *, writing: bool = False) -> str:
-    """The format that a file name's extension stands for; an unknown one is an error."""
+    """Return the format that a file name's extension stands for; an unknown one is an error."""
     suffix = Path(path).suffix.lower()
     known = [ending for ending, kind in _FORMATS.items() if not (writing and kind == "tsv")]
     if suffix not in known:
@@ -60,7 +60,7 @@ def read_columns(path: str | Path, wanted: Sequence[str], optional: Sequence[str
 
 
 def check_exists(path: Path) -> None:
-    """Raise a DataError that suggests similar names in the same folder."""
+    """Raise a DataError that suggests similar names in the same folder, if ``path`` is not a file."""
     if path.is_file():
         return
     if path.is_dir():
@@ -74,7 +74,7 @@ def check_exists(path: Path) -> None:
 
 
 def tsv_rows(path: Path) -> Iterator[tuple[int, list[str], bool]]:
-    """(line number, cells, ends with a newline) without any quoting; blank lines at the end are dropped."""
+    """Yield (line number, cells, ends with a newline) without any quoting; blank lines at the end are dropped."""
     blank: list[int] = []
     for number, line in enumerate(lines(path), start=1):
         bare = line.rstrip("\r\n")
@@ -87,14 +87,14 @@ def tsv_rows(path: Path) -> Iterator[tuple[int, list[str], bool]]:
 
 
 def width_error(path: Path, number: int, seen: int, expected: int, complete: bool, remedy: str) -> DataError:
-    """The error for a row with too few or too many cells; a short last line gets its own."""
+    """Return the error for a row with too few or too many cells; a short last line gets its own."""
     if not complete and seen < expected:
         return cut_off(path, number, f"it has {seen} of {expected} columns")
     return DataError(f"{path}, line {number}: {seen} columns were found, {expected} expected. {remedy}")
 
 
 def cut_off(path: Path, number: int, seen: str) -> DataError:
-    """The error for a last line that stops in the middle."""
+    """Return the error for a last line that stops in the middle."""
     return DataError(
         f"{path}, line {number}: the file looks cut off in its last line ({seen}, and no newline follows). "
         "Copy or download it again, or delete that line."
@@ -109,7 +109,7 @@ def unquoted(columns: Sequence[list[str]]) -> Sequence[list[str]]:
 
 
 def is_quoted(cells: Iterable[str]) -> bool:
-    """Whether the cells of a TSV are quoted as in a CSV.
+    """Tell whether the cells of a TSV are quoted as in a CSV.
 
     They are only if every cell with a quote is wrapped in quotes and doubles its inner ones, as any CSV writer does,
     and at least one inner quote proves it. One stray quote shows that they are not.
@@ -124,6 +124,7 @@ def is_quoted(cells: Iterable[str]) -> bool:
 
 
 def unwrapped(cell: str) -> str:
+    """Undo the CSV quoting of one cell."""
     return cell[1:-1].replace('""', '"') if cell.startswith('"') else cell
 
 
@@ -133,7 +134,7 @@ def _is_wrapped(cell: str) -> bool:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, read one by one; a byte that is not UTF-8 is an error that names its line."""
+    """Yield the lines of a UTF-8 file one by one; a byte that is not UTF-8 is an error that names its line."""
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             try:
@@ -146,7 +147,7 @@ def lines(path: Path) -> Iterator[str]:
 
 
 def pick(path: Path, names: Sequence[str], wanted: Sequence[str], optional: Sequence[str]) -> list[str]:
-    """The columns to read, once it is certain that they exist and are not ambiguous."""
+    """Return the columns to read, once it is certain that they exist and are not ambiguous."""
     for name in wanted:
         if name in names:
             continue
@@ -187,7 +188,7 @@ def _read_csv(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> Col
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of each row that is not blank, the header first; all have the header's width."""
+    """Yield (line number, cells) of each row that is not blank, the header first; all have the header's width."""
     csv.field_size_limit(2**31 - 1)  # a whole document in one cell is fine
     reader = csv.reader(lines(path), strict=True)
     width = 0
@@ -218,7 +219,7 @@ def _read_tsv(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> Col
 
 
 def tsv_table_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line number, cells) of each row, the header first; all have the header's width."""
+    """Yield (line number, cells) of each row, the header first; all have the header's width."""
     width = 0
     for number, cells, complete in tsv_rows(path):
         width = width or len(cells)
@@ -244,7 +245,7 @@ def _read_jsonl(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> C
 
 
 def jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of each line that is not blank."""
+    """Yield (line number, object) of each line that is not blank."""
     for number, line in enumerate(lines(path), start=1):
         if not line.strip():
             continue

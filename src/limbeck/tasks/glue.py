@@ -1,4 +1,4 @@
-"""The nine GLUE tasks, from GLUE's own TSV folders or from the hub, with their official metrics.
+"""Load the nine GLUE tasks, from GLUE's own TSV folders or from the hub, with their official metrics.
 
 Wang et al., "GLUE: A Multi-Task Benchmark and Analysis Platform for Natural Language Understanding" (2019).
 Label indices are the hub's, so that a model fine-tuned on one source can be scored on the other.
@@ -50,7 +50,7 @@ _NLI = ("entailment", "neutral", "contradiction")
 
 @dataclass(frozen=True)
 class _Glue:
-    """How one task is laid out. ``texts`` maps column names (the hub's) to the headers of the files."""
+    """Describe how one task is laid out. ``texts`` maps column names (the hub's) to the headers of the files."""
 
     folder: str
     about: str
@@ -140,17 +140,18 @@ GLUE: dict[str, _Glue] = {
 
 @dataclass(frozen=True)
 class GlueTask(Task):
-    """A task whose test data GLUE's server alone can score."""
+    """Hold a task whose test data GLUE's server alone can score."""
 
     incomplete: frozenset[str] = field(default=frozenset(), kw_only=True)  # splits that lack rows of their files
 
     def score(self, logits: Any, encoded: Any) -> dict[str, float]:
+        """Score as any task, and the diagnostic set by MCC alone."""
         if str(getattr(encoded, "split", "")) == _DIAGNOSTIC:  # its classes are not balanced
             return {"mcc": METRICS["mcc"](self.predictions(logits), encoded["labels"][:])}
         return super().score(logits, encoded)
 
     def submission_splits(self, split: str) -> tuple[str, ...]:
-        """With MNLI's test data go the mismatched ones and the diagnostic set, where they are there."""
+        """Add to MNLI's test data the mismatched ones and the diagnostic set, where they are there."""
         names = [split]
         if split == "test" and (tests := [name for name in self.splits if name.startswith("test")]):
             names = tests + [name for name in self.splits if name == _DIAGNOSTIC]
@@ -166,7 +167,7 @@ class GlueTask(Task):
         return tuple(names)
 
     def submission(self, split: str, logits: Any, encoded: Any) -> dict[str, str]:
-        """A table of predictions as GLUE's server takes it; its index is the row's position in the test file."""
+        """Write the predictions as GLUE's server takes them; the index is the row's position in the test file."""
         spec = GLUE[self.name.removeprefix("glue/")]
         bad = int(np.count_nonzero(~np.isfinite(np.asarray(logits)).all(axis=-1)))
         if bad:
@@ -213,7 +214,7 @@ def glue(name: str, *, data_dir: str | None = None) -> Task:
 
 
 def _from_folder(name: str, spec: _Glue, data_dir: Path) -> tuple[dict[str, Dataset], set[str]]:
-    """The splits, and which of them lack damaged rows."""
+    """Read the splits of a folder, and name those that lack damaged rows."""
     folder = data_dir / spec.folder
     if not folder.is_dir():
         folder = data_dir
@@ -252,14 +253,14 @@ def _diagnostic_file(folder: Path) -> Path | None:
 
 
 def _diagnostic_spec(path: Path, spec: _Glue) -> _Glue:
-    """GLUE's download of the diagnostic set has MNLI's headers; the file with labels has its own."""
+    """Choose the headers: GLUE's download of the diagnostic set has MNLI's, the file with labels its own."""
     if "Premise" not in _header(path, spec)[1]:
         return spec
     return replace(spec, texts={"premise": "Premise", "hypothesis": "Hypothesis"}, label="Label")
 
 
 def _read(path: Path, spec: _Glue, *, unlabelled: bool) -> tuple[dict[str, list[Any]], int]:
-    """The columns of one split, without ``label`` where the file has none and may lack it; how many rows are lost."""
+    """Read the columns of one split, without ``label`` where it may be missing, and count the rows that are lost."""
     rows, header = _header(path, spec)
     texts = [_column(path, header, name, needed=True) for name in spec.texts.values()]
     label = _column(path, header, spec.label, needed=not unlabelled)

@@ -1,4 +1,4 @@
-"""Labels of a table: which kind of problem they pose, and their cells as numbers a model can train on."""
+"""Learn which kind of problem the labels of a table pose, and turn their cells into numbers to train on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from limbeck.tasks.files import Columns
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels of a task, learned from its training file and applied to every file."""
+    """Hold the labels of a task, learned from its training file and applied to every file."""
 
     columns: tuple[str, ...]
     problem: Problem
@@ -24,7 +24,7 @@ class Labels:
     separator: str
 
     def numbers(self, file: Columns) -> list[Any]:
-        """Class indices, numbers, or rows of 0.0/1.0."""
+        """Return a file's labels as class indices, numbers, or rows of 0.0/1.0."""
         if len(self.columns) > 1:
             columns = [_convert(file, name, _flag, "Use 0 or 1.") for name in self.columns]
             return [list(row) for row in zip(*columns, strict=True)]
@@ -43,7 +43,7 @@ class Labels:
 
 
 def name_index(file: Columns, row: int, name: str, index: Mapping[str, int]) -> int:
-    """The index of a label's name; one that the training file does not have is an error."""
+    """Return the index of a label's name; one that the training file does not have is an error."""
     if name not in index:
         close = difflib.get_close_matches(name, index, n=1, cutoff=0.6)
         hint = f" Did you mean '{close[0]}'?" if close else ""
@@ -86,7 +86,7 @@ def _guess(cells: Sequence[Any]) -> Problem:
 
 
 def _sorted(names: set[str]) -> tuple[str, ...]:
-    """Alphabetical; numerical where all names are integers, so that 10 follows 9."""
+    """Sort by the alphabet, or by number where all names are integers, so that 10 follows 9."""
     try:
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     except ValueError:
@@ -158,7 +158,7 @@ def _flag(cell: Any) -> float | None:
 
 
 def checked_weights(value: Any) -> str | dict[str, float]:
-    """``none``, ``balanced``, or a weight for each of some labels by name; a ValueError says what is wrong."""
+    """Check class weights: ``none``, ``balanced``, or weights by label; a ValueError says what is wrong."""
     if isinstance(value, str) and value in ("none", "balanced"):
         return value
     if not isinstance(value, Mapping):
@@ -176,7 +176,7 @@ def checked_weights(value: Any) -> str | dict[str, float]:
 
 
 def weigh(weights: str | Mapping[str, float], labels: Labels, rows: Sequence[Any]) -> tuple[float, ...] | None:
-    """A weight for each label, in their order; ``rows`` are the labels that are trained on, as numbers."""
+    """Return a weight for each label, in their order; ``rows`` are the labels that are trained on, as numbers."""
     try:
         weights = checked_weights(weights)
     except ValueError as error:
@@ -198,7 +198,7 @@ def weigh(weights: str | Mapping[str, float], labels: Labels, rows: Sequence[Any
 
 
 def _balanced(labels: Labels, rows: Sequence[Any]) -> tuple[float, ...]:
-    """Every class, and of each label both answers, count as much as the others; what never occurs has weight 1."""
+    """Let every class, and both answers of each label, count the same; what never occurs has weight 1."""
     if labels.problem == "multi_label":
         there = [int(sum(column)) for column in zip(*rows, strict=True)]
         return tuple((len(rows) - count) / count if 0 < count < len(rows) else 1.0 for count in there)

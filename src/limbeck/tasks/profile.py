@@ -1,4 +1,4 @@
-"""What a data set holds, before a model is trained on it: rows, lengths, what is cut, labels, what to look into."""
+"""Look at a data set before a model is trained on it: rows, lengths, what is cut, labels, what to look into."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DOMINANT = 0.9  # share of one class that makes accuracy say little
 
 @dataclass(frozen=True)
 class SplitProfile:
-    """One split in numbers. Lengths are of at most 10,000 evenly spaced rows, everything else is of all rows."""
+    """Describe one split in numbers. Lengths are of at most 10,000 evenly spaced rows, all else is of all rows."""
 
     rows: int
     lengths: Mapping[str, int]  # median, 95% and longest, in tokens; none of an empty split
@@ -29,13 +29,13 @@ class SplitProfile:
     numbers: Mapping[str, float]  # of labels that are numbers; of multi-label problems, labels per row
 
     def most_frequent(self, limit: int = 10) -> tuple[dict[str, int], int]:
-        """The labels worth showing with their counts, and how many more there are."""
+        """Return the labels worth showing with their counts, and how many more there are."""
         return dict(list(self.counts.items())[:limit]), max(0, len(self.counts) - limit)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Splits by name. A stream of plain text has none: nothing of it is counted."""
+    """Describe a task's data by split. A stream of plain text has no splits: nothing of it is counted."""
 
     task: str
     problem: Problem
@@ -46,7 +46,7 @@ class Profile:
     warnings: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """The profile in three to five lines, for a log; lengths and labels are those of the training rows."""
+        """Sum the profile up in three to five lines, for a log; lengths and labels are those of the training rows."""
         if not self.splits:
             return [f"{self.task}: plain text, read as a stream in blocks of {self.max_length:,} tokens."]
         train = self.splits["train"]
@@ -101,7 +101,7 @@ def profile(
         counts, numbers = count(task, labels) if labels else ({}, {})
         ranked = dict(sorted(counts.items(), key=lambda item: -item[1]))
         splits[name] = SplitProfile(len(data), _summary(lengths), _share(lengths > max_length), ranked, numbers)
-    warnings = (*_about_texts(task, names), *_about_labels(task, splits))
+    warnings = (*_text_warnings(task, names), *_label_warnings(task, splits))
     return Profile(task.name, task.problem, max_length, splits, counted, weights, warnings)
 
 
@@ -143,7 +143,7 @@ Found = tuple[dict[str, int], dict[str, float]]
 
 
 def _counting(task: Task) -> tuple[str, str, Callable[[Task, list[Any]], Found]]:
-    """The column with what is to be predicted, what is counted in it, and how."""
+    """Return the column with what is to be predicted, what is counted in it, and how."""
     if task.problem == "span":
         return "answers", "questions", _questions
     if task.problem == "tokens":
@@ -188,8 +188,8 @@ def _questions(task: Task, labels: list[Any]) -> Found:
     return {"with an answer": answered, "without an answer": len(labels) - answered}, {}
 
 
-def _about_texts(task: Task, splits: Sequence[str]) -> list[str]:
-    """Texts that occur twice, or in training and in a split that is to show what was learned."""
+def _text_warnings(task: Task, splits: Sequence[str]) -> list[str]:
+    """Find texts that occur twice, or in training and in a split that is to show what was learned."""
     found = []
     data = task.split("train")
     texts = _texts(task, data)
@@ -210,7 +210,7 @@ def _about_texts(task: Task, splits: Sequence[str]) -> list[str]:
 
 
 def _texts(task: Task, data: Any) -> list[int]:
-    """A number for each row's text or texts: equal for equal ones, and smaller than they are."""
+    """Hash each row's text or texts: equal for equal ones, and smaller than they are."""
     columns = [data[name][:] for name in task.text_columns]
     return [
         hash(tuple(cell if isinstance(cell, str) else tuple(cell) for cell in row))
@@ -218,8 +218,8 @@ def _texts(task: Task, data: Any) -> list[int]:
     ]
 
 
-def _about_labels(task: Task, splits: Mapping[str, SplitProfile]) -> list[str]:
-    """Classes that can hardly be learned or scored, and one that hides the others."""
+def _label_warnings(task: Task, splits: Mapping[str, SplitProfile]) -> list[str]:
+    """Find classes that can hardly be learned or scored, and one that hides the others."""
     counts = splits["train"].counts
     if task.problem == "span" or not counts:
         return []

@@ -1,4 +1,4 @@
-"""Made-up hotel reviews from a small grammar of English, so that the demo needs no data and no network.
+"""Make up hotel reviews from a small grammar of English, so that the demo needs no data and no network.
 
 A row is a review of one to three things (food, staff, rooms, ...) and its label is the verdict: positive,
 negative, or neutral when no opinion is asserted at all. Labels are computed, never guessed: each word of praise
@@ -32,7 +32,7 @@ REVERSED = 0.2  # share of negations where one can stand; at one half no single 
 
 
 class Noun(NamedTuple):
-    """A noun phrase; ``text`` begins with "the", or is a pronoun."""
+    """Hold a noun phrase; ``text`` begins with "the", or is a pronoun."""
 
     text: str
     plural: bool
@@ -40,7 +40,7 @@ class Noun(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A piece of text, and the opinion it asserts: -1, 0 or 1."""
+    """Hold a piece of text, and the opinion it asserts: -1, 0 or 1."""
 
     text: str
     opinion: int
@@ -51,12 +51,12 @@ def _words(row: str) -> list[str]:
 
 
 def _effects(keep: str, reverse: str) -> dict[str, int]:
-    """Templates, and whether each keeps the sign of what it holds (1) or reverses it (-1)."""
+    """Return templates, each with whether it keeps the sign of what it holds (1) or reverses it (-1)."""
     return dict.fromkeys(keep.split(" / "), 1) | dict.fromkeys(reverse.split(" / "), -1)
 
 
 class Aspect(NamedTuple):
-    """What can be said about one side of a hotel."""
+    """Hold what can be said about one side of a hotel."""
 
     singular: list[str]
     plural: list[str]
@@ -150,16 +150,17 @@ _RELATIVES = _words("we noticed after, the brochure shows next to, our guide men
 
 
 def pick(rng: random.Random, items: Sequence[T]) -> T:
-    """One item. Only ``random()`` is promised to repeat on every version of Python; ``choice`` is not."""
+    """Draw one item. Only ``random()`` is promised to repeat on every version of Python; ``choice`` is not."""
     return items[int(rng.random() * len(items))]
 
 
 def be(noun: Noun) -> str:
-    """The past of "be" that agrees with the noun."""
+    """Return the past of "be" that agrees with the noun."""
     return "were" if noun.plural else "was"
 
 
 def pronoun(noun: Noun) -> Noun:
+    """Replace the noun phrase by "it" or "they"."""
     return noun._replace(text="they" if noun.plural else "it")
 
 
@@ -171,7 +172,7 @@ def state(template: str, effects: Mapping[str, int], noun: Noun, word: str, base
 
 
 def embed(template: str, clause: Said) -> Said:
-    """A clause under "I would not say that", "nobody told us whether" and the like."""
+    """Put a clause under "I would not say that", "nobody told us whether" and the like."""
     return Said(template.format(clause=clause.text), clause.opinion * (FRAMES | OPEN)[template])
 
 
@@ -181,7 +182,7 @@ def _operator(rng: random.Random, effects: Mapping[str, int]) -> str:
 
 
 def adjective(rng: random.Random, noun: Noun, *, general: bool = False) -> str:
-    """Praise or blame; ``general`` words fit every noun."""
+    """Draw a word of praise or blame; ``general`` ones fit every noun."""
     blame = rng.random() < 0.5
     if general or rng.random() < 0.5:
         return pick(rng, _BLAME if blame else _PRAISE)
@@ -189,17 +190,18 @@ def adjective(rng: random.Random, noun: Noun, *, general: bool = False) -> str:
 
 
 def predicate(rng: random.Random, noun: Noun) -> Said:
+    """Say something good or bad of the noun, without the noun itself: "was not exactly fresh"."""
     return state(_operator(rng, PREDICATES), PREDICATES, noun, adjective(rng, noun))
 
 
 def attribute(rng: random.Random, noun: Noun) -> Said:
-    """The noun phrase with an adjective in it: "the not exactly fresh soup"."""
+    """Put an adjective into the noun phrase: "the not exactly fresh soup"."""
     text, opinion = state(_operator(rng, ATTRIBUTES), ATTRIBUTES, noun, adjective(rng, noun))
     return Said(f"the {text} {noun.text.removeprefix('the ')}", opinion)
 
 
 def clause(rng: random.Random, noun: Noun, *, main: bool = False) -> Said:
-    """A clause with an opinion on the noun; only a main clause may put something in front."""
+    """Make a clause with an opinion on the noun; only a main clause may put something in front."""
     kind = rng.random()
     if kind < 0.2:
         template = "{be} not {word}" if rng.random() < REVERSED else "{be} {word}"
@@ -221,7 +223,7 @@ def clause(rng: random.Random, noun: Noun, *, main: bool = False) -> Said:
 
 
 def aside(rng: random.Random, noun: Noun) -> Said:
-    """Something about the noun that asserts no opinion: a fact, or an opinion left open."""
+    """Say something about the noun that asserts no opinion: a fact, or an opinion left open."""
     if rng.random() < 0.7:
         facts = _FACTS if rng.random() < 0.5 else ASPECTS[noun.aspect].facts
         return Said(f"{noun.text} {pick(rng, facts).format(be=be(noun))}", 0)
@@ -229,6 +231,7 @@ def aside(rng: random.Random, noun: Noun) -> Said:
 
 
 def left_open(rng: random.Random, noun: Noun) -> Said:
+    """Mention an opinion without asserting it: "nobody told us whether the soup was fresh"."""
     text, opinion = state("{be} {word}", PREDICATES, noun, adjective(rng, noun))
     return embed(pick(rng, list(OPEN)), Said(f"{noun.text} {text}", opinion))
 
@@ -240,10 +243,12 @@ def _until(wanted: int, make: Callable[[], Said]) -> Said:
 
 
 def plain(rng: random.Random, a: Noun, b: Noun) -> Said:
+    """Make one clause about the first noun."""
     return clause(rng, a, main=True)
 
 
 def both(rng: random.Random, a: Noun, b: Noun) -> Said:
+    """Join two clauses with the same opinion."""
     first = clause(rng, a, main=True)
     second = _until(first.opinion, lambda: clause(rng, b, main=True))
     link = pick(rng, (", and ", "; moreover, ", ". ", "; besides, "))
@@ -251,7 +256,7 @@ def both(rng: random.Random, a: Noun, b: Noun) -> Said:
 
 
 def but(rng: random.Random, a: Noun, b: Noun) -> Said:
-    """The second clause is the main point."""
+    """Join two clauses of which the second is the main point."""
     last = clause(rng, b, main=True)
     first = _until(-last.opinion, lambda: clause(rng, a, main=True))
     link = pick(rng, (", but ", "; however, ", ", yet ", ". Still, ", "; all the same, "))
@@ -263,7 +268,7 @@ def _concede(rng: random.Random, other: str, main: Said) -> Said:
 
 
 def although(rng: random.Random, a: Noun, b: Noun) -> Said:
-    """The clause outside "although" is the main point, first or last."""
+    """Join two clauses of which the one outside "although" is the main point, first or last."""
     word = pick(rng, ("although", "even though", "though"))
     main = clause(rng, b)
     other = _until(-main.opinion, lambda: clause(rng, a))
@@ -271,6 +276,7 @@ def although(rng: random.Random, a: Noun, b: Noun) -> Said:
 
 
 def despite(rng: random.Random, a: Noun, b: Noun) -> Said:
+    """Set a clause against a noun phrase with the opposite opinion; the clause is the main point."""
     word = pick(rng, ("despite", "in spite of", "notwithstanding"))
     main = clause(rng, b)
     other = _until(-main.opinion, lambda: attribute(rng, a))
@@ -278,7 +284,7 @@ def despite(rng: random.Random, a: Noun, b: Noun) -> Said:
 
 
 def relative(rng: random.Random, a: Noun, b: Noun) -> Said:
-    """The predicate belongs to the first noun, whatever stands in between."""
+    """Give the first noun a predicate, whatever stands in between."""
     who = "whom" if a.text.removeprefix("the ") in _PEOPLE else "which"
     main = predicate(rng, a)
     text = f"{a.text}, {who} {pick(rng, _RELATIVES)} {attribute(rng, b).text}, {main.text}"
@@ -286,7 +292,7 @@ def relative(rng: random.Random, a: Noun, b: Noun) -> Said:
 
 
 def likewise(rng: random.Random, a: Noun, b: Noun) -> Said:
-    """Ellipsis that repeats the opinion."""
+    """Repeat the opinion by an ellipsis."""
     word = adjective(rng, a, general=True)
     if rng.random() < REVERSED:
         return Said(f"{a.text} {be(a)} not {word}, and neither {be(b)} {b.text}", -SIGN[word])
@@ -294,7 +300,7 @@ def likewise(rng: random.Random, a: Noun, b: Noun) -> Said:
 
 
 def opposed(rng: random.Random, a: Noun, b: Noun) -> Said:
-    """Ellipsis that reverses the opinion; the last one is the main point."""
+    """Reverse the opinion by an ellipsis; the last one is the main point."""
     word = adjective(rng, a, general=True)
     if rng.random() < 0.5:
         return Said(f"{a.text} {be(a)} {word}, but {b.text} {be(b)} not", -SIGN[word])
@@ -302,13 +308,14 @@ def opposed(rng: random.Random, a: Noun, b: Noun) -> Said:
 
 
 def unsettled(rng: random.Random, a: Noun, b: Noun) -> Said:
-    """An opinion next to one that is left open: the asserted one is the verdict."""
+    """Put an opinion next to one that is left open: the asserted one is the verdict."""
     said, other = clause(rng, a, main=True), left_open(rng, b)
     text = f"{said.text}, but {other.text}" if rng.random() < 0.5 else f"{other.text}, but {said.text}"
     return Said(text, said.opinion)
 
 
 def nothing(rng: random.Random, a: Noun, b: Noun) -> Said:
+    """Assert no opinion at all."""
     if rng.random() < 0.5:
         return left_open(rng, a)
     return Said(aside(rng, a).text + pick(rng, (", and ", ". ", "; ")) + aside(rng, b).text, 0)
@@ -320,7 +327,7 @@ _SHAPES += [unsettled] * 3 + [likewise, opposed] + [nothing] * 10
 
 
 def review(rng: random.Random) -> Said:
-    """A whole review: one of the shapes, at times with an aside before or after it."""
+    """Write a whole review: one of the shapes, at times with an aside before or after it."""
     nouns: list[Noun] = []
     while len(nouns) < 3:
         noun = pick(rng, NOUNS)
@@ -334,7 +341,7 @@ def review(rng: random.Random) -> Said:
 
 
 def generate(seed: int) -> Iterator[Said]:
-    """Distinct reviews without end; their labels take turns, so that every class has the same share."""
+    """Yield distinct reviews without end; their labels take turns, so that every class has the same share."""
     rng, seen = random.Random(seed), set()
     while True:
         for wanted in (-1, 0, 1):
@@ -346,7 +353,7 @@ def generate(seed: int) -> Iterator[Said]:
 
 
 def reviews(*, size: int = 12_000, seed: int = 0) -> Task:
-    """Made-up reviews and their verdict, from a grammar (for demonstration): nothing to download.
+    """Make up reviews and their verdict, from a grammar (for demonstration): nothing to download.
 
     ``size`` is the number of training rows. Validation and test have 1,000 rows each, share no review with
     training or each other, and depend on ``seed`` alone.

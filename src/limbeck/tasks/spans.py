@@ -1,4 +1,4 @@
-"""Questions whose answer is a span of a text: windows over long texts, decoding, and SQuAD's official scores."""
+"""Answer questions by a span of a text: windows over long texts, decoding, and SQuAD's official scores."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ logger = logging.getLogger("limbeck")
 
 _CHUNK = 1_000  # questions per tokenizer call
 _MAX_LENGTH = 384
-_QUESTION = 64  # tokens of a question that are read
-_SHORTEST = 16
-_NOWHERE = -1
+_MAX_QUESTION = 64  # tokens of a question that are read
+_MIN_LENGTH = 16
+_OUTSIDE = -1  # a token that is not of the context
 
 
 class Answer(NamedTuple):
-    """The best answer to a question; the scores are sums of a start's and an end's logit."""
+    """Hold the best answer to a question; the scores are sums of a start's and an end's logit."""
 
     text: str
     score: float
@@ -38,10 +38,10 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanTask(Task):
-    """Splits have ``id``, ``question_id``, ``question``, ``context`` and, where they are known, ``answers`` (texts;
-    none where a question has no answer) and ``starts`` (their first characters).
+    """Hold questions and the texts with their answers; a long text is read in windows, each an encoded row of its own.
 
-    A long text is read in windows, each an encoded row of its own.
+    Splits have ``id``, ``question_id``, ``question``, ``context`` and, where they are known, ``answers`` (texts; none
+    where a question has no answer) and ``starts`` (their first characters).
     """
 
     unanswerable: bool = field(default=False, kw_only=True)  # questions may have no answer
@@ -52,7 +52,7 @@ class SpanTask(Task):
 
     @classmethod
     def of_texts(cls, texts: Dataset, columns: Sequence[str], **decoding: Any) -> SpanTask:
-        """For prediction: a question and the text that may hold its answer; ``decoding`` sets the fields above."""
+        """Make a task for prediction: questions, and texts that may answer them; ``decoding`` sets the fields above."""
         if len(columns) != 2:
             raise RecipeError(
                 f"This model finds answers in texts: name two columns, the question and the text; seen: {len(columns)}."
@@ -64,26 +64,27 @@ class SpanTask(Task):
 
     @property
     def num_labels(self) -> int:
-        """A start and an end."""
+        """Return 2: a start and an end."""
         return 2
 
     def suggest_length(self, tokenizer: Any, limit: int) -> tuple[int, str]:
+        """Suggest the length of a window, and say why."""
         return min(_MAX_LENGTH, limit), "longer texts are read in windows that overlap, so that nothing is lost"
 
     def encode(
         self, split: str, tokenizer: Any, max_length: int, too_long: Literal["cut", "refuse"] = "cut"
     ) -> Dataset:
-        """A row for each window: ``id``, ``example`` (its question's row), token ids, and ``labels`` if they are known.
+        """Make a row for each window: ``id``, ``example`` (its question's row), token ids, and ``labels`` if known.
 
         ``begins`` and ``ends`` are each token's characters in the context, -1 outside of it.
         """
         import pyarrow as pa
         from datasets import Dataset
 
-        if max_length < _SHORTEST:
-            raise RecipeError(f"task.max_length is {max_length}; a question and its text need at least {_SHORTEST}.")
+        if max_length < _MIN_LENGTH:
+            raise RecipeError(f"task.max_length is {max_length}; a question and its text need at least {_MIN_LENGTH}.")
         data = self.split(split)
-        longest = min(_QUESTION, max_length // 3)
+        longest = min(_MAX_QUESTION, max_length // 3)
         chunks: dict[str, list[Any]] = collections.defaultdict(list)
         cut = 0
         with progress(f"tokenize {self.name} {split}", len(data)) as steps:
@@ -134,7 +135,7 @@ class SpanTask(Task):
         for window in range(len(owners)):
             of_context = [part == 1 for part in encoded.sequence_ids(window)]
             places = encoded["offset_mapping"][window]
-            pairs = [place if inside else (_NOWHERE,) * 2 for place, inside in zip(places, of_context, strict=True)]
+            pairs = [place if inside else (_OUTSIDE,) * 2 for place, inside in zip(places, of_context, strict=True)]
             columns["begins"].append([begin for begin, _ in pairs])
             columns["ends"].append([end for _, end in pairs])
         kept = ("input_ids", "attention_mask", "token_type_ids")
@@ -152,7 +153,7 @@ class SpanTask(Task):
         return columns
 
     def best(self, logits: Sequence[np.ndarray], encoded: Any) -> list[Answer]:
-        """The best answer to each question, over all of its windows."""
+        """Find the best answer to each question, over all of its windows."""
         contexts = self._data(encoded)["context"][:]
         found = [Answer("", -np.inf, np.inf)] * len(contexts)
         windows = zip(encoded["example"], encoded["begins"], encoded["ends"], logits, strict=True)
@@ -168,11 +169,11 @@ class SpanTask(Task):
         return found
 
     def _data(self, encoded: Any) -> Any:
-        """The questions that were encoded."""
+        """Return the questions that were encoded."""
         return self.splits[str(encoded.split)]
 
     def _span(self, scores: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> tuple[float, int, int]:
-        """(score, first character, character after the last) of the best answer in one window."""
+        """Find the best answer in one window: (score, first character, character after the last)."""
         context = np.flatnonzero(ends > begins)  # outside of the context both are -1; some tokens have no characters
         first, last = (context[np.argsort(-scores[context, side], kind="stable")[: self.n_best]] for side in (0, 1))
         length = last - first[:, None] + 1
@@ -184,13 +185,14 @@ class SpanTask(Task):
         return float(total[start, end]), int(begins[first[start]]), int(ends[last[end]])
 
     def texts(self, answers: Sequence[Answer]) -> list[str]:
-        """What is answered: nothing where no answer is likelier than the best one by more than the threshold."""
+        """Return the answers as text: empty where "no answer" beats the best one by more than the threshold."""
         return [
             "" if self.unanswerable and answer.null_score - answer.score > self.threshold else answer.text
             for answer in answers
         ]
 
     def score(self, logits: Any, encoded: Any) -> dict[str, float]:
+        """Compute SQuAD's official scores; those of 2.0 also apart for questions with and without an answer."""
         answers = self.best(logits, encoded)
         scores = self._rate(self.texts(answers), encoded)
         results = {"f1": float(scores[:, 1].mean()), "exact_match": float(scores[:, 0].mean())}
@@ -204,14 +206,14 @@ class SpanTask(Task):
         return results | self._best_thresholds(answers, encoded, answerable)
 
     def _rate(self, texts: Sequence[str], encoded: Any) -> np.ndarray:
-        """(N, 2): exact match and F1 of each question."""
+        """Return the exact match and F1 of each question, (N, 2)."""
         known = self._data(encoded)["answers"]
         return np.array(
             [answer_scores(text, answers, self.unanswerable) for text, answers in zip(texts, known, strict=True)]
         )
 
     def _best_thresholds(self, answers: Sequence[Answer], encoded: Any, answerable: np.ndarray) -> dict[str, float]:
-        """What the best threshold for answering nothing would have given, as the official evaluation reports it."""
+        """Score the best threshold for answering nothing, as the official evaluation does."""
         scores = self._rate([answer.text for answer in answers], encoded)
         missing = np.array([answer.null_score - answer.score for answer in answers])
         order = np.argsort(missing, kind="stable")
@@ -224,6 +226,7 @@ class SpanTask(Task):
         return results
 
     def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
+        """Return the answer to each question with its scores, as columns."""
         data, best = self._data(encoded), self.best(logits, encoded)
         texts = self.texts(best)
         scores = self._rate(texts, encoded)
@@ -239,18 +242,21 @@ class SpanTask(Task):
         }
 
     def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
+        """Return how often two models give the same answer, as SQuAD compares them."""
         ours, theirs = (self.texts(self.best(side, encoded)) for side in (logits, others))
         return float(np.mean([normalized_answer(a) == normalized_answer(b) for a, b in zip(ours, theirs, strict=True)]))
 
     def readable(self, logits: Any, encoded: Any) -> dict[str, Any]:
+        """Return the answers and their scores, as columns."""
         best = self.best(logits, encoded)
         return {"prediction": self.texts(best), "score": [answer.score for answer in best]}
 
     def submission_splits(self, split: str) -> tuple[str, ...]:
+        """Return the split alone: any can be submitted."""
         return (split,)
 
     def submission(self, split: str, logits: Any, encoded: Any) -> dict[str, str]:
-        """The predictions as the official evaluation takes them: an answer for each question's id."""
+        """Write the predictions as the official evaluation takes them: an answer for each question's id."""
         from scipy.special import expit
 
         data, best = self._data(encoded), self.best(logits, encoded)
@@ -262,7 +268,7 @@ class SpanTask(Task):
 
 
 def _questions(questions: Sequence[str], tokenizer: Any, at_most: int) -> tuple[list[str], int]:
-    """The questions, cut to ``at_most`` tokens, and how many had to be."""
+    """Cut the questions to ``at_most`` tokens, and count those that had to be."""
     questions = [question.strip() for question in questions]
     encoded = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
     long = [row for row, ids in enumerate(encoded["input_ids"]) if len(ids) > at_most]
@@ -272,7 +278,7 @@ def _questions(questions: Sequence[str], tokenizer: Any, at_most: int) -> tuple[
 
 
 def _shortened(question: str, offsets: Sequence[tuple[int, int]], tokenizer: Any, at_most: int) -> str:
-    """The longest beginning that has ``at_most`` tokens: a character may be several, and a part may split otherwise."""
+    """Keep the longest beginning of ``at_most`` tokens: a character may be several, and a part may split otherwise."""
     for _, end in reversed(offsets[:at_most]):
         if len(tokenizer(question[:end], add_special_tokens=False)["input_ids"]) <= at_most:
             return question[:end]
@@ -282,7 +288,7 @@ def _shortened(question: str, offsets: Sequence[tuple[int, int]], tokenizer: Any
 def _label(
     answers: Sequence[str], starts: Sequence[int], begins: Sequence[int], ends: Sequence[int], whole: tuple[bool, bool]
 ) -> list[int]:
-    """The first and last token of the first answer; the window's first token where the answer is not inside.
+    """Find the first and last token of the first answer; [0, 0], the first token, where it is not in the window.
 
     ``whole``: whether the window begins where the context begins, and ends where it ends. The answer's own first and
     last character need not be part of a token: tokenizers drop some.
@@ -294,6 +300,6 @@ def _label(
     inside = [token for token, (b, e) in enumerate(zip(begins, ends, strict=True)) if b < stop and e > start]
     if not inside:
         return [0, 0]
-    seen_from = 0 if whole[0] else next(begin for begin in begins if begin != _NOWHERE)
+    seen_from = 0 if whole[0] else next(begin for begin in begins if begin != _OUTSIDE)
     seen_to = stop if whole[1] else max(ends)
     return [inside[0], inside[-1]] if seen_from <= start and stop <= seen_to else [0, 0]

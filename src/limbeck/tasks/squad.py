@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0, from the official JSON files or from the hub.
+"""Load SQuAD 1.1 and 2.0, from the official JSON files or from the hub.
 
 Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016) and "Know What You Don't Know:
 Unanswerable Questions for SQuAD" (2018).
@@ -28,7 +28,7 @@ Version = Literal["1.1", "2.0"]
 _HUB: dict[Version, str] = {"1.1": "rajpurkar/squad", "2.0": "rajpurkar/squad_v2"}
 _FILES = {"train": "train", "validation": "dev"}
 _METRICS = ("f1", "exact_match")
-_OF_TWO = (
+_METRICS_2 = (  # which 2.0 has beside those of 1.1
     *(f"{kind}_{name}" for kind in ("has_answer", "no_answer") for name in _METRICS),
     "best_f1",
     "best_exact_match",
@@ -42,7 +42,7 @@ def _load(version: Version, data_dir: str | None, **decoding: Any) -> Task:
         problem="span",
         text_columns=("question", "context"),
         label_names=(),
-        metrics=_METRICS + (_OF_TWO if version == "2.0" else ()),
+        metrics=_METRICS + (_METRICS_2 if version == "2.0" else ()),
         splits=splits,
         unanswerable=version == "2.0",
         **decoding,
@@ -50,7 +50,7 @@ def _load(version: Version, data_dir: str | None, **decoding: Any) -> Task:
 
 
 def squad_1(*, data_dir: str | None = None, stride: Count = 128, max_answer: Count = 30, n_best: Count = 20) -> Task:
-    """SQuAD 1.1: the span of a Wikipedia paragraph that answers a question (F1, exact match).
+    """Load SQuAD 1.1: the span of a Wikipedia paragraph that answers a question (F1, exact match).
 
     Args:
         data_dir: the folder with train-v1.1.json and dev-v1.1.json; None: the hub.
@@ -69,7 +69,7 @@ def squad_2(
     n_best: Count = 20,
     threshold: float = 0.0,
 ) -> Task:
-    """SQuAD 2.0: as 1.1, and half of the questions have no answer (F1, exact match).
+    """Load SQuAD 2.0: as 1.1, and half of the questions have no answer (F1, exact match).
 
     Args:
         data_dir: the folder with train-v2.0.json and dev-v2.0.json; None: the hub.
@@ -151,15 +151,15 @@ def _hub_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _split(split: str, questions: Iterator[dict[str, Any]], source: str) -> Dataset:
-    rows = _placed(split, list(questions), source)
+    rows = _corrected_starts(split, list(questions), source)
     if not rows:
         raise DataError(f"{source} has no questions. Copy or download it again.")
     columns: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in rows[0]}
     return make_split(split, {"id": list(range(len(rows))), **columns})
 
 
-def _placed(split: str, rows: list[dict[str, Any]], source: str) -> list[dict[str, Any]]:
-    """The questions with each answer at the place nearest to its ``answer_start`` where the context has it.
+def _corrected_starts(split: str, rows: list[dict[str, Any]], source: str) -> list[dict[str, Any]]:
+    """Move each answer to the place nearest to its ``answer_start`` where the context has it.
 
     An answer that the context does not have cannot be learned, so training leaves it out, and a question with it if it
     has no other. It can be scored, by its words, so validation keeps it.
@@ -190,7 +190,7 @@ def _placed(split: str, rows: list[dict[str, Any]], source: str) -> list[dict[st
 
 
 def _nearest(context: str, text: str, start: int) -> int:
-    """Where the context has the text, closest to ``start``; -1 if nowhere."""
+    """Find where the context has the text, closest to ``start``; -1 if nowhere."""
     if context.startswith(text, start):
         return start
     places = (context.rfind(text, 0, start + len(text)), context.find(text, start))

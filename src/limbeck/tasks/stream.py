@@ -1,4 +1,4 @@
-"""Texts of a file of any size, one after the other: plain lines, or a column of a table."""
+"""Read the texts of a file of any size, one after the other: plain lines, or a column of a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLAIN = (".txt", ".text", "")
 
 @dataclass(frozen=True)
 class Texts:
-    """The non-empty texts of a file, read anew by each iteration.
+    """Iterate over the non-empty texts of a file, which is read anew each time.
 
     With ``every``, only each ``every``-th text (``held_out``) or only the others.
     """
@@ -38,7 +38,7 @@ class Texts:
             raise RecipeError(f"{self.path} is a table: name its text column, e.g. task.text=sentence.")
 
     def size(self) -> int:
-        """In bytes."""
+        """Return the size of the file in bytes."""
         return Path(self.path).expanduser().stat().st_size
 
     def __iter__(self) -> Iterator[str]:
@@ -47,7 +47,7 @@ class Texts:
                 yield text
 
     def advancing(self, steps: Steps) -> Iterator[str]:
-        """The texts, with progress shown in bytes."""
+        """Yield the texts, and show progress in bytes."""
         for text in self:
             yield text
             steps.advance(len(text.encode()) + 1)

@@ -1,4 +1,4 @@
-"""The folder of files that an official evaluation takes; those of GLUE's server also as one archive."""
+"""Write the folder of files that an official evaluation takes; those of GLUE's server also as one archive."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ARCHIVE = "submission.zip"
 
 
 def check_folder(folder: Path) -> None:
-    """Raise where no files can be put, before there is anything to put there."""
+    """Raise an error if ``folder`` is a file, before there is anything to write into it."""
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"{folder} is a file; --submission must be a folder.")
 
@@ -31,7 +31,7 @@ def write_submission(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def glue_files(folder: Path) -> tuple[list[str], list[str]]:
-    """Which of GLUE's files a folder holds, and which are missing."""
+    """Return which of GLUE's files a folder holds, and which are missing."""
     there = [name for name in GLUE_FILES if (folder / name).is_file()]
     return there, [name for name in GLUE_FILES if name not in there]
 

@@ -1,4 +1,4 @@
-"""Your own data: any CSV, TSV, JSONL or Parquet file with named text and label columns."""
+"""Load your own data: any CSV, TSV, JSONL or Parquet file with named text and label columns."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def table(
     class_weights: ClassWeights = "none",
     seed: int = 0,
 ) -> Task:
-    """Your own CSV, TSV, JSONL or Parquet files with named text and label columns.
+    """Load your own CSV, TSV, JSONL or Parquet files with named text and label columns.
 
     Args:
         train: the training file; its extension says its format.
@@ -93,13 +93,13 @@ def table(
 
 
 def read_texts(path: str | Path, text_columns: Sequence[str]) -> Dataset:
-    """The text columns of a file, in order, with ``id``; for prediction."""
+    """Read the text columns of a file, in order, with ``id``; for prediction."""
     file = read_columns(path, text_columns)
     return _for_prediction(file, text_columns)
 
 
 def text_chunks(path: str | Path, text_columns: Sequence[str], rows: int) -> Iterator[Dataset]:
-    """The same, so many rows at a time: the file need not fit into memory."""
+    """Read the same, at most ``rows`` rows at a time: the file need not fit into memory."""
     for file in read_chunks(path, text_columns, rows):
         yield _for_prediction(file, text_columns)
 

@@ -1,4 +1,4 @@
-"""Tags of words (entities, chunks, parts of speech), from CoNLL files or from lists in JSONL and Parquet."""
+"""Load tags of words (entities, chunks, parts of speech), from CoNLL files or from lists in JSONL and Parquet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def tokens(
     tags: str = "tags",
     seed: int = 0,
 ) -> Task:
-    """Tags of words (NER and the like): CoNLL files, or JSONL and Parquet with lists of words and tags.
+    """Load tags of words (NER and the like): CoNLL files, or JSONL and Parquet with lists of words and tags.
 
     Args:
         train: the training file. CoNLL: a line per word, the word first, its tag last; a blank line ends a sentence.
@@ -72,14 +72,14 @@ def tokens(
 
 @dataclass(frozen=True)
 class TokenTask(Task):
-    """Each word has a tag, decided at its first token. Words that were cut off count as outside of any entity.
+    """Tag words: each at its first token. Words that were cut off count as outside of any entity.
 
     Splits have ``words`` and, where they are known, ``label``: a list of class indices, one for each word.
     """
 
     @classmethod
     def of_texts(cls, texts: Dataset, columns: Sequence[str], names: tuple[str, ...]) -> TokenTask:
-        """For prediction: the words of a text are what blanks separate."""
+        """Make a task for prediction; the words of a text are what blanks separate."""
         if len(columns) != 1:
             raise RecipeError(f"This model tags the words of one text, but {len(columns)} columns were named.")
         words = [text.split() for text in texts[columns[0]]]
@@ -89,7 +89,7 @@ class TokenTask(Task):
     def encode(
         self, split: str, tokenizer: Any, max_length: int, too_long: Literal["cut", "refuse"] = "cut"
     ) -> Dataset:
-        """Beside the usual columns: ``word``, the number of the word that starts at a token, and ``size``, of words."""
+        """Encode a split; ``word`` is the number of the word that starts at a token, ``size`` the number of words."""
         data = self.split(split)
 
         def extra(rows: Mapping[str, Any], encoded: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -112,10 +112,11 @@ class TokenTask(Task):
         )
 
     def inputs(self, rows: Mapping[str, Any]) -> list[list[str]]:
+        """Join the words of each row with blanks."""
         return [[" ".join(words) for words in rows["words"]]]
 
     def tags(self, logits: Sequence[np.ndarray], encoded: Any) -> list[np.ndarray]:
-        """The class of each word of each example."""
+        """Return the class of each word of each example."""
         outside = self.label_names.index(_OUTSIDE) if _OUTSIDE in self.label_names else 0
         found = []
         for row, word, size in zip(logits, encoded["word"], encoded["size"], strict=True):
@@ -126,6 +127,7 @@ class TokenTask(Task):
         return found
 
     def score(self, logits: Any, encoded: Any) -> dict[str, float]:
+        """Score whole entities, or where the tags are not of entities each word."""
         ours, theirs = self.tags(logits, encoded), [np.asarray(tags) for tags in encoded["tags"]]
         flat = np.concatenate(ours), np.concatenate(theirs)
         scores = {"token_accuracy": METRICS["accuracy"](*flat), "macro_f1": METRICS["macro_f1"](*flat)}
@@ -134,20 +136,23 @@ class TokenTask(Task):
         return {name: scores[name] for name in self.metrics}
 
     def majority(self, train: Any, encoded: Any) -> dict[str, float]:
+        """Score the training data's most frequent tag, given to every word."""
         decided = np.concatenate([np.asarray(row, dtype=np.int64) for row in train["labels"][:]])
         counts = np.bincount(decided[decided != IGNORED], minlength=self.num_labels)
         return self.score([np.tile(counts, (len(word), 1)) for word in encoded["word"]], encoded)
 
     def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
+        """Return the known and the predicted tags of each example, as columns."""
         predicted = [tags.tolist() for tags in self.tags(logits, encoded)]
         return {"id": encoded["id"][:], "label": encoded["tags"][:], "prediction": predicted}
 
     def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
+        """Return the share of words that two models tag the same."""
         ours, theirs = (np.concatenate(self.tags(side, encoded)) for side in (logits, others))
         return float((ours == theirs).mean())
 
     def readable(self, logits: Any, encoded: Any) -> dict[str, Any]:
-        """The tags of a text's words, in their order, with blanks between them."""
+        """Return the tags of each text's words, in their order, with blanks between them."""
         return {"prediction": [" ".join(tags) for tags in self._named(self.tags(logits, encoded))]}
 
     def _named(self, rows: Sequence[np.ndarray]) -> list[list[str]]:
@@ -155,7 +160,7 @@ class TokenTask(Task):
 
 
 def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """For each token the number of the word that starts with it; words are joined by single blanks.
+    """Return for each token the number of the word that starts with it, or -1; single blanks join the words.
 
     Found by characters, because a blank before a word is part of its first token to some tokenizers.
     """
@@ -175,7 +180,7 @@ def _is_part(name: str) -> bool:
 
 
 def _tag_names(file: Columns) -> tuple[str, ...]:
-    """Outside first, then by type; a model's outputs are in this order."""
+    """Order the tags: outside first, then by type. A model's outputs are in this order."""
     names = {tag for tags in file.values["tags"] for tag in tags}
     if len(names) < 2:
         raise DataError(f"{file.path}: every word has the tag '{next(iter(names), '')}', so there is nothing to learn.")
@@ -193,7 +198,7 @@ def _columns(file: Columns, names: tuple[str, ...]) -> dict[str, list[Any]]:
 
 
 def _read(path: Path, words: str, tags: str, *, needed: bool) -> Columns:
-    """Sentences as lists: ``words`` and, where there are any, ``tags``."""
+    """Read sentences as lists: ``words`` and, where there are any, ``tags``."""
     if path.suffix.lower() not in _LISTS:
         return _read_conll(path, needed=needed)
     file = read_columns(path, [words, tags] if needed else [words], optional=[] if needed else [tags])

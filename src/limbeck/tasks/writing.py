@@ -1,4 +1,4 @@
-"""Writing tables: CSV, JSONL and Parquet, all at once or some rows at a time."""
+"""Write tables: CSV, JSONL and Parquet, all at once or some rows at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_table(path: str | Path, columns: Mapping[str, Any]) -> None:
 
 @contextmanager
 def table_writer(path: str | Path) -> Iterator[Append]:
-    """The same, some rows after the other; every call has the same columns."""
+    """Give a function that appends rows to the same kinds of file; every call has the same columns."""
     path = Path(path)
     writer = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[file_format(path, writing=True)]
 

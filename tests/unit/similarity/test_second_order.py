@@ -12,7 +12,7 @@ from limbeck import METHODS, Features, Method, Pair, similarity
 from limbeck.distillation.pair import ModelShape
 from limbeck.models.features import LAYERED, POOLED
 from limbeck.models.pooling import pool
-from limbeck.options import options_of
+from limbeck.options import schema_of
 from limbeck.similarity import gradients_to_teacher, teacher_side
 
 ROWS = torch.arange(7) != 2
@@ -223,7 +223,7 @@ def tensors(side):
 def test_every_method_reaches_the_teacher_and_can_be_differentiated_again(name, lengths):
     torch.manual_seed(0)
     shape = ModelShape("bert", DEPTH, WIDTH, 4)
-    stage = options_of(METHODS[name]).model_fields.get("stage")
+    stage = schema_of(METHODS[name]).model_fields.get("stage")
     options = {"stage": get_args(stage.annotation)[0]} if stage else {}
     objective = Method.of(METHODS[name](Pair(shape, shape, "classification", 3), **options)).objective
     needs = objective.needs()

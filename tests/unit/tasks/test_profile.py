@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from helpers.tiny import SHARED
 
-from limbeck.cli.main import app, out
+from limbeck.cli.main import app
+from limbeck.cli.render import out
 from limbeck.errors import RecipeError
 from limbeck.tasks import load_task
 from limbeck.tasks.profile import profile
