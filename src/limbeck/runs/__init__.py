@@ -1,0 +1,1 @@
+"""Name and read the files of run directories, without torch."""
