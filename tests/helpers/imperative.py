@@ -41,8 +41,8 @@ _ENDINGS = {
 
 def opens_with_a_verb(text: str) -> bool:
     """Say whether the first word of a docstring may be a verb in the imperative."""
-    opening = re.match(r"([A-Z][a-z]+(?:-[a-z]+)*)(?=[\s,.:;])(?!:)", text)
-    if not opening:  # a name in backquotes, a formula, an acronym, a heading
+    opening = re.match(r"([A-Z][a-z]+(?:-[a-z]+)*)(?=[\s,.:;])", text)
+    if not opening:  # a name in backquotes, a formula, an acronym
         return False
     word = opening[1].lower()
     if word in f"{_FUNCTION_WORDS} {_NOUNS_AND_ADJECTIVES}".split():
