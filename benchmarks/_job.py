@@ -1,4 +1,4 @@
-"""The job that step.py and scaling.py measure: one training step on random models and ragged batches, and its floor."""
+"""Set up what step.py and scaling.py measure: a training step on random models and ragged batches, and its floor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Batch = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Job:
-    """A teacher, a student of half its depth, and batches of texts from half to full length."""
+    """Hold a teacher, a student of half its depth, and batches of texts from half to full length."""
 
     width: int
     length: int
@@ -46,7 +46,7 @@ class Job:
 
     @cached_property
     def batches(self) -> list[Batch]:
-        """Four of them: FSD's k-means needs more than 100 examples."""
+        """Draw at least 128 examples: FSD's k-means needs more than 100."""
         return [self._batch(number) for number in range(max(4, 128 // self.batch_size))]
 
     def distiller(self, method: str, **options: Any) -> Distiller:
@@ -56,7 +56,7 @@ class Job:
         return distiller
 
     def floor(self) -> None:
-        """What no distillation can do without: the teacher's forward pass, the student's passes on the labels."""
+        """Run what no distillation can do without: the teacher forward, the student both ways on the labels."""
         batch = self.batches[0]
         self.student.zero_grad()
         with torch.no_grad():
@@ -70,7 +70,7 @@ class Job:
         distiller(**self.batches[0])["loss"].backward()
 
     def cached(self, distiller: Distiller, folder: Path) -> Distiller:
-        """The same distiller with a teacher that was cached before."""
+        """Return the same distiller with a teacher whose features are on disk."""
         rows = [ids[ids != 0].tolist() for batch in self.batches for ids in batch["input_ids"]]
         encoded = Dataset.from_dict({"id": list(range(len(rows))), "input_ids": rows})
         cache = FeatureCache(folder, encoded, {"teacher": str(self)})
@@ -78,7 +78,7 @@ class Job:
         return Distiller(self.student, distiller.objective, CachedTeacher(cache))
 
     def in_memory(self, distiller: Distiller) -> Distiller:
-        """The same distiller with a teacher whose features are there already: it hands out copies of them."""
+        """Return the same distiller with a teacher whose features are in memory; it hands out copies of them."""
         known = LiveTeacher(self.teacher)(self.batches[0], distiller.needs.teacher)
 
         def copies(batch: Any, wanted: Wanted) -> Features:
@@ -117,7 +117,7 @@ class Job:
 
 
 def static_methods() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """A title, the method and its options: each static method with its defaults, once for each of its stages."""
+    """Yield title, name and options of each static method with its defaults, once for each of its stages."""
     for name in METHODS:
         if name in MOVING or name == "ft":
             continue

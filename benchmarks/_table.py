@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: fair timing, peak memory, and a table that can be checked."""
+"""Time fairly, measure peak memory, and print a table that can be checked: for all benchmark scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.table import Table
 
 @dataclass
 class Row:
-    """One line: ``met`` is None where nothing was promised, or the other side is not installed."""
+    """Hold one line of the table; ``met`` is None where nothing was promised, or the other side is not installed."""
 
     case: str
     against: str
@@ -38,7 +38,7 @@ class Row:
 def fastest(
     ours: Callable[[], object], theirs: Callable[[], object] | None, repeats: int
 ) -> tuple[float, float | None]:
-    """Milliseconds of the fastest call of each. The two take turns, so that a busy moment of the machine hits both."""
+    """Return the milliseconds of the fastest call of each; they take turns, so that a busy moment hits both."""
     best = {"ours": float("inf"), "theirs": float("inf")}
     ours()
     for _ in range(repeats):
@@ -55,7 +55,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def peak_mb_here(call: Callable[[], object]) -> float:
-    """By how much one call raises the resident memory of this process, at its highest (Linux)."""
+    """Measure by how much one call raises the resident memory of this process, at its highest (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
     before = _status_kb("VmRSS")
     call()
@@ -68,7 +68,7 @@ def _status_kb(field: str) -> int:
 
 
 def peak_mb(case: str, side: str) -> float | None:
-    """The same in a fresh process, which runs this script with ``--memory CASE SIDE`` and prints the number."""
+    """Measure the same in a fresh process, which runs this script with ``--memory CASE SIDE`` and prints the number."""
     if not Path("/proc/self/clear_refs").exists():
         return None
     command = [sys.executable, sys.argv[0], "--memory", case, side]
@@ -83,7 +83,7 @@ def arguments(description: str) -> argparse.Namespace:
 
 
 def begin(description: str, memory: Callable[[str, str], float]) -> argparse.Namespace:
-    """The options, with torch's threads set; a process that ``peak_mb`` started prints its number and ends here."""
+    """Read the options and set torch's threads; a process that ``peak_mb`` started prints its number and ends here."""
     import torch
 
     options = arguments(description)
@@ -96,7 +96,7 @@ def begin(description: str, memory: Callable[[str, str], float]) -> argparse.Nam
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """The options that every script has; some add their own."""
+    """Make a parser of the options that every script has; some add their own."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", metavar="FILE", type=Path, help="also write the rows to FILE")
     parser.add_argument("--check", action="store_true", help="exit with status 1 if a target is missed")

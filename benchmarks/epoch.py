@@ -1,4 +1,4 @@
-"""One epoch of real RTE and CoLA: padded to 128 with a live teacher, padded dynamically, and read from a cache.
+"""Time an epoch of real RTE and CoLA: padded to 128 with a live teacher, padded dynamically, read from a cache.
 
     python benchmarks/epoch.py            # every 2nd batch of RTE, every 8th of CoLA: about 12 minutes on 2 cores
     python benchmarks/epoch.py --every 1  # whole epochs
@@ -41,7 +41,7 @@ TURN = 4  # steps
 
 
 class Side:
-    """One way to run the epoch, a turn at a time."""
+    """Run the epoch in one way, a turn at a time."""
 
     def __init__(self, task: str, options: argparse.Namespace, folder: Path, padding: str, cache: str) -> None:
         recipe = load_recipe(
@@ -76,7 +76,7 @@ class Side:
         self.counted = len(range(0, self.steps, every))
 
     def take_turn(self) -> bool:
-        """Make some steps; False when the epoch is over."""
+        """Make some steps; return False when the epoch is over."""
         went_on = False
 
         def turn() -> None:

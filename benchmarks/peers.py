@@ -1,4 +1,4 @@
-"""The same distillation on limbeck and on other toolkits: time, peak memory and the loss curve of each.
+"""Run the same distillation on limbeck and on other toolkits: time, peak memory and the loss curve of each.
 
     python benchmarks/peers.py            # 12x384 -> 6x384, about a quarter of an hour on 2 cores
     python benchmarks/peers.py --quick    # one job of 6x384 -> 3x384, no memory: about a minute
@@ -50,10 +50,10 @@ STUBS: list[Any] = []  # operators last as long as the library that defines them
 
 
 def let_torchvision_import() -> None:
-    """torchdistill brings torchvision, whose usual wheel is for CUDA and cannot load its operators beside a CPU torch.
+    """Make torchvision importable where its wheel was built for another torch and cannot load its operators.
 
-    Then nothing that looks for torchvision can be imported, transformers included. No operator of it is needed here,
-    but two must exist.
+    torchdistill brings torchvision, whose usual wheel is for CUDA. Beside a CPU torch, nothing that looks for it can be
+    imported, transformers included. None of its operators is needed here, but two must exist.
     """
     try:
         importlib.import_module("torchvision")
@@ -119,30 +119,30 @@ register_optimizer_step_post_hook(lambda *_: OF_THREAD[threading.get_ident()].en
 
 
 class Turns:
-    """The clock of one side. Between its turns, of one step each, it stands still until the others had theirs."""
+    """Keep the time of one side, which stands still between its turns of one step until the others had theirs."""
 
     def __init__(self) -> None:
-        self.told: queue.Queue[tuple[Any, ...]] = queue.Queue()
+        self.reports: queue.Queue[tuple[Any, ...]] = queue.Queue()
         self.go: queue.Queue[None] = queue.Queue()
         self.since = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Each step of whatever optimiser is at work in this thread ends a turn."""
+        """End a turn after each step of whatever optimiser is at work in this thread."""
         OF_THREAD[threading.get_ident()] = self
         self.end(steps=0)
         yield
         del OF_THREAD[threading.get_ident()]
 
     def end(self, steps: int) -> None:
-        self.told.put(("turn", time.perf_counter() - self.since, steps))
+        self.reports.put(("turn", time.perf_counter() - self.since, steps))
         self.go.get()
         self.since = time.perf_counter()
 
 
 @cache
 def tokenizer_and_task() -> tuple[Any, Any]:
-    """Real RTE where it is at hand, else the reviews that limbeck brings along."""
+    """Load real RTE where it is at hand, else the reviews that limbeck brings along."""
     tokens, glue = SHARED / "models" / "gte-small", SHARED / "data" / "glue"
     if tokens.is_dir() and glue.is_dir():
         return AutoTokenizer.from_pretrained(tokens), load_task("glue/rte", data_dir=str(glue))
@@ -153,7 +153,7 @@ def tokenizer_and_task() -> tuple[Any, Any]:
 
 
 def rows(size: Size, longest: bool) -> Any:
-    """The training rows in a seeded random order, which is the order of the padded batches, too."""
+    """Return the training rows in a seeded random order, which is the order of the padded batches, too."""
     tokenizer, task = tokenizer_and_task()
     encoded = encode(task.text_columns, task.split("train"), tokenizer, LENGTH)
     order = torch.randperm(len(encoded), generator=torch.Generator().manual_seed(0)).tolist()
@@ -164,7 +164,7 @@ def rows(size: Size, longest: bool) -> Any:
 
 
 def models(size: Size) -> tuple[Any, Any]:
-    """Student and teacher of the same weights in every process. Without dropout, so that curves can be compared."""
+    """Make student and teacher, of the same weights in every process and without dropout: curves are compared."""
     tokenizer, task = tokenizer_and_task()
     found = []
     for depth in (size.depth, 2 * size.depth):
@@ -184,7 +184,7 @@ def models(size: Size) -> tuple[Any, Any]:
 
 
 def optimizer_of(student: Any) -> torch.optim.Optimizer:
-    """The kind that limbeck's trainer makes; fused, which the peers' own examples are not."""
+    """Make the kind of optimiser that limbeck's trainer has: fused, which the peers' own examples are not."""
     return torch.optim.AdamW(student.parameters(), lr=RATE, weight_decay=0.0, fused=True)
 
 
@@ -264,7 +264,7 @@ def padded_batches(size: Size, data: Any) -> DataLoader[Any]:
 
 
 def textbrewer(job: str, size: Size, data: Any, turns: Turns, folder: Path) -> list[float]:
-    """Its own losses of hidden states, with the mask that they take; the logits' loss as T²·KL instead of T²·CE."""
+    """Train with its own masked losses of hidden states, and with T²·KL of the logits instead of its T²·CE."""
     from textbrewer import DistillationConfig, GeneralDistiller, TrainingConfig
     from textbrewer.presets import register_new
 
@@ -281,7 +281,7 @@ def textbrewer(job: str, size: Size, data: Any, turns: Turns, folder: Path) -> l
         }
 
     class Losses:
-        """In the place of TensorBoard's writer, which is off."""
+        """Stand in for TensorBoard's writer, which is off."""
 
         found: list[float] = []  # noqa: RUF012
 
@@ -317,7 +317,7 @@ def textbrewer(job: str, size: Size, data: Any, turns: Turns, folder: Path) -> l
 
 
 def torchdistill(job: str, size: Size, data: Any, turns: Turns, folder: Path) -> list[float]:
-    """Hidden states by its forward hooks. It has no masked and no patient loss: both go in by its registry."""
+    """Train with its forward hooks; it has no masked and no patient loss, so that both go in by its registry."""
     from torchdistill.core.distillation import get_distillation_box
     from torchdistill.losses.mid_level import KDLoss
     from torchdistill.losses.registry import register_mid_level_loss
@@ -404,7 +404,7 @@ SIDES: dict[str, Callable[..., list[float]]] = {
 
 @dataclass
 class Result:
-    """What one side did: the seconds and steps of its turns, and the loss of every step."""
+    """Hold what one side did: the seconds and steps of its turns, and the loss of every step."""
 
     turns: list[tuple[float, int]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -415,7 +415,7 @@ class Result:
         return [1e3 * seconds for seconds, steps in self.turns if steps]
 
     def whole_ms(self, skipped_steps: int = 0) -> float:
-        """Up to the last step, what comes before the first included; or only what comes after some steps."""
+        """Add up the time to the last step, what comes before the first included, or only what follows some steps."""
         done, total = 0, 0.0
         for seconds, steps in self.turns:
             done += steps
@@ -429,18 +429,18 @@ class Result:
 
 
 def run_side(turns: Turns, job: str, side: str, size: Size) -> None:
-    """In a thread of its own."""
+    """Run one side to its end; meant for a thread of its own."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             losses = SIDES[side](job, size, rows(size, longest=False), turns, Path(folder))
-        turns.told.put(("done", losses))
+        turns.reports.put(("done", losses))
     except Exception:
-        turns.told.put(("failed", traceback.format_exc().strip().splitlines()[-1]))
+        turns.reports.put(("failed", traceback.format_exc().strip().splitlines()[-1]))
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars between the lines of the table; errors are handed back."""
+    """Keep progress bars from between the lines of the table; errors are handed back."""
     logging.disable(logging.WARNING)
     with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
         yield
@@ -448,7 +448,7 @@ def quiet() -> Iterator[None]:
 
 
 def race(job: str, sides: list[str], size: Size) -> dict[str, Result]:
-    """All sides at once, but only one of them at work at any moment."""
+    """Run all sides at once, but only one of them at work at any moment."""
     results = {side: Result() for side in sides}
     running = {side: Turns() for side in sides}
     number = 0
@@ -459,7 +459,7 @@ def race(job: str, sides: list[str], size: Size) -> dict[str, Result]:
                 running[side].go.put(None)
             else:  # first each gets ready, which is not counted
                 threading.Thread(target=run_side, args=(running[side], job, side, size), daemon=True).start()
-            kind, *values = running[side].told.get()
+            kind, *values = running[side].reports.get()
             if kind == "turn":
                 if number:
                     results[side].turns.append((values[0], values[1]))
@@ -474,7 +474,7 @@ def race(job: str, sides: list[str], size: Size) -> dict[str, Result]:
 
 
 class Mapped(Turns):
-    """Instead of keeping time: how much was mapped from files, at most, when a step ended."""
+    """Record, instead of time, how much was mapped from files, at most, when a step ended."""
 
     most = 0.0
 
@@ -483,7 +483,7 @@ class Mapped(Turns):
 
 
 def memory(job: str, side: str) -> float:
-    """Models, optimiser and three steps over the longest rows, without the files that are mapped into memory.
+    """Measure models, optimiser and three steps over the longest rows, without files that are mapped into memory.
 
     The cache is such files: the system keeps their pages only while nobody else needs the room.
     """

@@ -1,4 +1,4 @@
-"""``train.relation_batch``: a step that relates many samples, run in parts, needs no more memory for more samples.
+"""Measure ``train.relation_batch``: a step in parts should need no more memory to relate more samples.
 
     python benchmarks/relation_batch.py            # about 8 minutes on 2 cores
     python benchmarks/relation_batch.py --quick    # one method

@@ -1,4 +1,4 @@
-"""How the cost of a method's step grows: with the batch, the length, the width and the number of layer pairs.
+"""Show how the cost of a step grows with the batch, the length, the width and the number of layer pairs.
 
     python benchmarks/scaling.py            # a few minutes on 2 cores
     python benchmarks/scaling.py --quick    # two points of each axis

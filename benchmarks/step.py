@@ -1,4 +1,4 @@
-"""One training step of each method over its floor: teacher forward, student forward and backward on the task loss.
+"""Compare a step of each method with its floor: teacher forward, student forward and backward on the task loss.
 
     python benchmarks/step.py            # both sizes: about 25 minutes on 2 cores
     python benchmarks/step.py --quick    # the small size, no memory
@@ -48,7 +48,7 @@ WHOLE = 3  # methods whose whole steps are timed, too
 
 
 def objective_alone(job: Job, distiller: Distiller) -> Callable[[], None]:
-    """The objective, forward and backward, on the features of a batch."""
+    """Return a call that runs the objective, forward and backward, on the features of a batch."""
     batch = job.batches[0]
     with torch.no_grad():
         teacher = distiller.teacher(batch, distiller.needs.teacher)  # type: ignore[misc]

@@ -213,7 +213,7 @@ def test_averages_by_hand():
         ((93.8, 85.6, 92.0, 73.5, 72.5, 88.3, 89.6, 60.3), 81.9),
     ],
 )
-def test_the_average_of_paper_002_is_the_one_it_prints(row, printed):
+def test_the_average_of_huang_2023_is_the_one_they_print(row, printed):
     scores = {
         task: dict.fromkeys(names, value) for (task, names), value in zip(AVERAGES["fcd"].items(), row, strict=True)
     }
