@@ -14,7 +14,7 @@ from limbeck.cli.render import out
 from limbeck.errors import Interrupted
 
 if TYPE_CHECKING:
-    from limbeck.deploy.bench import Bench
+    from limbeck.deploy.bench import BenchResult
 
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads that compute together. Default: as torch chooses.")]
 
@@ -63,7 +63,7 @@ def bench(
         out.print(f"Written: {plot}", highlight=False)
 
 
-def show_bench(found: Bench) -> None:
+def show_bench(found: BenchResult) -> None:
     """Sizes, then times; ratios are against the first model."""
     from limbeck._internal.files import readable_size
 
@@ -102,7 +102,7 @@ def _ratio(value: Any) -> str:
     return f"{value:.2f}x"
 
 
-def _conditions(found: Bench) -> str:
+def _conditions(found: BenchResult) -> str:
     threads = f"{found.threads} thread{'s' * (found.threads != 1)}"
     versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
     return (
@@ -133,9 +133,9 @@ def shrink(
 
     Started again, it goes on where it stopped.
     """
-    from limbeck.shrink.shrink import PAGE, Request
-    from limbeck.shrink.shrink import shrink as make
-    from limbeck.shrink.verdict import page
+    from limbeck.shrink.pipeline import PAGE, Request
+    from limbeck.shrink.pipeline import shrink as make
+    from limbeck.shrink.summary import summary_page
 
     if threads is not None:
         import torch
@@ -147,5 +147,5 @@ def shrink(
         summary = make(request, folder)
     except KeyboardInterrupt:
         raise Interrupted(f"Interrupted. The same command continues {folder}.") from None
-    out.print(Markdown(page(summary)))
+    out.print(Markdown(summary_page(summary)))
     out.print(f"The student, its exported forms and {PAGE}: {folder}", highlight=False)

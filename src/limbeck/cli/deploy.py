@@ -49,7 +49,7 @@ def export(
         max_drop=max_drop,
         force=force,
     )
-    out.print(done.parity.sentence(), highlight=False)
+    out.print(done.parity.describe(), highlight=False)
     out.print(f"{to} in {done.path}", highlight=False)
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from limbeck._internal.progress import progress
-from limbeck.deploy.latency import Timing, interleaved, processor, token_batch
-from limbeck.deploy.memory import memory_of
+from limbeck.deploy.latency import Timing, processor_name, random_batch, time_in_turns
+from limbeck.deploy.memory import measure_memory
 from limbeck.errors import RecipeError
-from limbeck.inference.served import Served, open_served
+from limbeck.inference.served import Served, load_served
 from limbeck.models.loading import longest_input
 
 BATCH_SIZES = (1, 8, 32)
@@ -36,7 +36,7 @@ class TimedCell:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredModel:
     name: str
     path: str
     form: str  # "torch", "onnx" or "onnx-int8"
@@ -51,11 +51,11 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Bench:
+class BenchResult:
     processor: str
     threads: int
     versions: dict[str, str]
-    models: tuple[Measured, ...]  # the first is what the others are compared with
+    models: tuple[MeasuredModel, ...]  # the first is what the others are compared with
 
     def values(self) -> dict[str, Any]:
         """As plain data, with every timing's numbers in its cell."""
@@ -73,7 +73,7 @@ def bench(
     seconds: float = SECONDS,
     threads: int | None = None,
     memory: bool = True,
-) -> Bench:
+) -> BenchResult:
     """Time run directories, model folders and exported models in turns, for about ``seconds`` in all.
 
     The texts are random tokens of each model's vocabulary, as many in each text as ``lengths`` says. Each measurement
@@ -83,24 +83,24 @@ def bench(
     names = _names(paths)
     sizes = sorted({(batch_size, length) for batch_size in batch_sizes for length in lengths}, key=_tokens)
     with _threads(threads):
-        opened = [open_served(path, threads=torch.get_num_threads()) for path in paths]
-        _check_lengths(names, opened, max(lengths))
-        timings = _time(opened, sizes, seconds)
+        loaded = [load_served(path, threads=torch.get_num_threads()) for path in paths]
+        _check_lengths(names, loaded, max(lengths))
+        timings = _time(loaded, sizes, seconds)
         used = torch.get_num_threads()
     cells = [_cells(sizes, own, timings[0]) for own in timings]
     peaks: list[int | None] = [None] * len(paths)
     if memory:
         with progress("measure memory", len(paths)) as steps:
             for number, path in enumerate(paths):
-                peaks[number] = memory_of(path, *sizes[-1], used)
+                peaks[number] = measure_memory(path, *sizes[-1], used)
                 steps.advance()
     measured = [
-        Measured(
-            name, path, own.form, own.parameters, own.disk_bytes, peak, opened[0].parameters / own.parameters, found
+        MeasuredModel(
+            name, path, own.form, own.parameters, own.disk_bytes, peak, loaded[0].parameters / own.parameters, found
         )
-        for name, path, own, peak, found in zip(names, paths, opened, peaks, cells, strict=True)
+        for name, path, own, peak, found in zip(names, paths, loaded, peaks, cells, strict=True)
     ]
-    return Bench(processor(), used, _versions(), tuple(measured))
+    return BenchResult(processor_name(), used, _versions(), tuple(measured))
 
 
 def _names(paths: Sequence[str]) -> list[str]:
@@ -117,21 +117,21 @@ def _tokens(size: tuple[int, int]) -> tuple[int, int]:
     return size[0] * size[1], size[0]
 
 
-def _check_lengths(names: Sequence[str], opened: Sequence[Served], longest: int) -> None:
-    for name, served in zip(names, opened, strict=True):
+def _check_lengths(names: Sequence[str], loaded: Sequence[Served], longest: int) -> None:
+    for name, served in zip(names, loaded, strict=True):
         if longest > (limit := longest_input(served)):
             raise RecipeError(f"{name} reads at most {limit} tokens; seen: --length {longest}. Choose shorter lengths.")
 
 
-def _time(opened: Sequence[Served], sizes: Sequence[tuple[int, int]], seconds: float) -> list[list[Timing]]:
+def _time(loaded: Sequence[Served], sizes: Sequence[tuple[int, int]], seconds: float) -> list[list[Timing]]:
     """For each model its timings at these sizes, small ones first: what they leave of the time goes to larger ones."""
-    timings: list[list[Timing]] = [[] for _ in opened]
+    timings: list[list[Timing]] = [[] for _ in loaded]
     left = seconds
     with progress("measure latency", len(sizes)) as steps:
         for number, (batch_size, length) in enumerate(sizes):
-            calls = [partial(served.logits, token_batch(served, batch_size, length)) for served in opened]
+            calls = [partial(served.logits, random_batch(served, batch_size, length)) for served in loaded]
             begin = time.perf_counter()
-            found = interleaved(calls, left / (len(sizes) - number))
+            found = time_in_turns(calls, left / (len(sizes) - number))
             left = max(0.0, left - (time.perf_counter() - begin))
             for own, times in zip(timings, found, strict=True):
                 own.append(Timing.of(times, batch_size))

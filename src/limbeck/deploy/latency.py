@@ -33,7 +33,7 @@ class Timing:
         return cls(len(seconds), 1000 * p50, 1000 * p95, batch_size * len(seconds) / sum(seconds))
 
 
-def interleaved(
+def time_in_turns(
     calls: Sequence[Callable[[], object]], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[list[float]]:
     """The seconds of each call, made in turns for about so long in all.
@@ -63,7 +63,7 @@ def _call_for(seconds: float, call: Callable[[], object], clock: Callable[[], fl
     return times
 
 
-def token_batch(served: Served, batch_size: int, length: int, seed: int = 0) -> dict[str, Tensor]:
+def random_batch(served: Served, batch_size: int, length: int, seed: int = 0) -> dict[str, Tensor]:
     """Texts of this many tokens, drawn from the model's own vocabulary; none is special, nothing is padded."""
     tokenizer = served.tokenizer
     known = np.arange(min(len(tokenizer), served.config.vocab_size))
@@ -74,7 +74,7 @@ def token_batch(served: Served, batch_size: int, length: int, seed: int = 0) -> 
     return Collator(tokenizer)([{"input_ids": ids, **fills} for ids in drawn])
 
 
-def processor() -> str:
+def processor_name() -> str:
     """The name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

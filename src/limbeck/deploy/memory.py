@@ -12,7 +12,7 @@ from limbeck.errors import ModelError
 _STATUS = Path("/proc/self/status")
 
 
-def memory_of(model: str, batch_size: int, length: int, threads: int) -> int | None:
+def measure_memory(model: str, batch_size: int, length: int, threads: int) -> int | None:
     """By how many bytes opening a model and asking it raise the resident memory of a fresh process, at its highest.
 
     None where the system does not tell (it is Linux that does).
@@ -28,16 +28,16 @@ def memory_of(model: str, batch_size: int, length: int, threads: int) -> int | N
 
 
 def _measure(model: str, batch_size: int, length: int, threads: int) -> int:
-    from limbeck.deploy.latency import token_batch
-    from limbeck.inference.served import TorchServed, open_served
+    from limbeck.deploy.latency import random_batch
+    from limbeck.inference.served import TorchServed, load_served
 
     _import_libraries(model)
     before = _resident("VmRSS")
-    served = open_served(model, threads=threads)
+    served = load_served(model, threads=threads)
     if isinstance(served, TorchServed):
         for weight in served.model.parameters():
             weight.sum()  # weights come from the disk when they are first read, and rare words may not be for long
-    served.logits(token_batch(served, batch_size, length))
+    served.logits(random_batch(served, batch_size, length))
     return _resident("VmHWM") - before
 
 

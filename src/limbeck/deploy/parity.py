@@ -21,7 +21,7 @@ class Limits(NamedTuple):
     drop: float  # of the main metric
 
 
-def limits_of(form: str, max_drop: float) -> Limits:
+def limits_for(form: str, max_drop: float) -> Limits:
     """Hugging Face: the same program on the same weights, but perhaps padded on the other side. ONNX: the same sums in
     another order. int8: other weights.
     """
@@ -32,7 +32,7 @@ def limits_of(form: str, max_drop: float) -> Limits:
     }[form]
 
 
-class Answered(NamedTuple):
+class ExampleLogits(NamedTuple):
     """What a model says to the examples, and the examples as it reads them."""
 
     logits: Logits
@@ -55,11 +55,15 @@ class Parity:
     limits: Limits
 
     @classmethod
-    def of(cls, form: str, task: Task, split: str, before: Answered, after: Answered, max_drop: float) -> Parity:
+    def of(
+        cls, form: str, task: Task, split: str, before: ExampleLogits, after: ExampleLogits, max_drop: float
+    ) -> Parity:
         same = before.encoded["input_ids"][:] == after.encoded["input_ids"][:]
         # texts that are split into other tokens have no logits to compare one by one
         ours, theirs = (_flat(side.logits) for side in (after, before))
-        metric = task.metrics[0]
+        metric, limits = task.metrics[0], limits_for(form, max_drop)
+        if task.problem == "regression":
+            limits = limits._replace(agreement=-1.0)  # numbers have a difference, and no label to share
         return cls(
             form=form,
             task=task.name,
@@ -72,9 +76,7 @@ class Parity:
             metric=metric,
             before=task.score(before.logits, before.encoded)[metric],
             after=task.score(after.logits, after.encoded)[metric],
-            limits=limits_of(form, max_drop)
-            if task.problem != "regression"
-            else limits_of(form, max_drop)._replace(agreement=-1.0),  # numbers have a difference, and no label to share
+            limits=limits,
         )
 
     def failures(self) -> list[str]:
@@ -92,19 +94,19 @@ class Parity:
             )
         drop = self.after - self.before if self.metric in SMALLER_IS_BETTER else self.before - self.after
         if not drop <= self.limits.drop + _ROUNDING:
-            found.append(f"{self.scores()}, a loss of more than {readable_score(self.metric, self.limits.drop)}")
+            found.append(f"{self.score_change()}, a loss of more than {readable_score(self.metric, self.limits.drop)}")
         return found
 
-    def scores(self) -> str:
+    def score_change(self) -> str:
         """``accuracy went from 71.20 to 70.90``"""
         before, after = (readable_score(self.metric, value) for value in (self.before, self.after))
         return f"{self.metric} went from {before} to {after}"
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         agreement = "" if self.limits.agreement < 0 else f", {self.agreement:.2%} of the predictions are the same"
         return (
             f"On {self.examples:,} {self.split} examples of {self.task} the largest difference between two logits is "
-            f"{self.max_difference:.2g}{agreement}, and {self.scores()}."
+            f"{self.max_difference:.2g}{agreement}, and {self.score_change()}."
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.pair import Pair
 from limbeck.errors import RecipeError
 from limbeck.inference.logits import dev_loss, logits_in_order
-from limbeck.inference.served import open_served
+from limbeck.inference.served import load_served
 from limbeck.methods import find_method
 from limbeck.models.families import family_of
 from limbeck.models.loading import checked_length, load_fine_tuned, load_tokenizer, longest_input, parameters
@@ -50,13 +50,13 @@ def evaluate(
     Without ``split``, on all of the task's validation data. ``submission`` is a folder for the files that the task's
     official evaluation takes; they need no labels.
     """
-    block = task_of(model, task, overrides)
+    block = task_block_for(model, task, overrides)
     loaded = load_task(block.name, **block.options)
     splits = _splits(loaded, split, submission)
     if isinstance(loaded, TextTask):
         return _evaluate_text(model, loaded, splits[0], block, batch_size)
-    served = open_served(model, task=loaded)
-    max_length = length_of(block, loaded, served.tokenizer, served)
+    served = load_served(model, task=loaded)
+    max_length = input_length(block, loaded, served.tokenizer, served)
     collate = Collator(served.tokenizer, problem=loaded.problem)
     scores: dict[str, float] = {}
     files: dict[str, str] = {}
@@ -93,7 +93,7 @@ def _splits(task: Task, split: str | None, submission: str | Path | None) -> tup
 def _evaluate_text(model: str | Path, task: TextTask, split: str, block: TaskBlock, batch_size: int) -> Evaluation:
     """How well a language model predicts the tokens of the texts; their masks are the same in every call."""
     network, tokenizer = load_fine_tuned(model, task), load_tokenizer(model)
-    packing = Packing(tokenizer, length_of(block, task, tokenizer, network), family_of(network).causal, task.mask)
+    packing = Packing(tokenizer, input_length(block, task, tokenizer, network), family_of(network).causal, task.mask)
     blocks = Blocks(task.split(split), packing, seed=0, shuffle=False)
     blocks.count()
     batches = Batches(blocks, Collator(tokenizer, problem="language_model"), batch_size)
@@ -102,14 +102,14 @@ def _evaluate_text(model: str | Path, task: TextTask, split: str, block: TaskBlo
     return Evaluation(task.name, split, len(blocks), scores, parameters(network))
 
 
-def length_of(block: TaskBlock, task: Task, tokenizer: Any, network: Any) -> int:
+def input_length(block: TaskBlock, task: Task, tokenizer: Any, network: Any) -> int:
     """How many tokens of a text are read."""
     if block.max_length != "auto":
         return checked_length(block.max_length, network)
     return task.suggest_length(tokenizer, longest_input(network))[0]
 
 
-def task_of(model: str | Path, task: str | None, overrides: Sequence[str]) -> TaskBlock:
+def task_block_for(model: str | Path, task: str | None, overrides: Sequence[str]) -> TaskBlock:
     """The task block of the run's own recipe, or of a recipe made from the name and the overrides."""
     own = own_task(model)
     if task is None and own is None:

@@ -17,10 +17,10 @@ from limbeck.models.loading import check_head, load_config, load_fine_tuned, loa
 if TYPE_CHECKING:
     from limbeck.tasks.task import Task
 
-FORMS = ("hf", "onnx", "onnx-int8")
+EXPORT_FORMS = ("hf", "onnx", "onnx-int8")
 ONNX_FILE = "model.onnx"
 PARITY_FILE = "parity.json"  # only an export has it
-EXTRA = "This needs onnxruntime: pip install 'limbeck[onnx]'"
+ONNX_HINT = "This needs onnxruntime: pip install 'limbeck[onnx]'"
 
 
 class Served(Protocol):
@@ -38,7 +38,7 @@ class Served(Protocol):
         ...
 
 
-def open_served(path: str | Path, *, task: Task | None = None, threads: int | None = None) -> Served:
+def load_served(path: str | Path, *, task: Task | None = None, threads: int | None = None) -> Served:
     """Open a run directory, a model folder, an exported folder or a name on the hub; for ``task``, where one is given.
 
     ``threads`` is how many compute together; None leaves it to torch, and ONNX models take the same number.
@@ -62,7 +62,7 @@ class TorchServed:
         self.config = self.model.config
         self.tokenizer = load_tokenizer(path)
         self.parameters = parameters(self.model)
-        self.disk_bytes = _size(_folder_of(resolve(path)), "*.safetensors")
+        self.disk_bytes = _total_bytes(_local_folder(resolve(path)), "*.safetensors")
 
     def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
         return model_logits(self.model, batch)
@@ -78,7 +78,7 @@ class OnnxServed:
         self.form, self.parameters = about["form"], int(about["parameters"])
         self.config = load_config(path)
         self.tokenizer = load_tokenizer(path)
-        self.disk_bytes = _size(Path(path), f"{ONNX_FILE}*")
+        self.disk_bytes = _total_bytes(Path(path), f"{ONNX_FILE}*")
         self._inputs = [node.name for node in self._session.get_inputs()]
 
     def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
@@ -90,7 +90,7 @@ def _session(file: Path, threads: int) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise MissingExtra(f"{file} is an ONNX model. {EXTRA}") from error
+        raise MissingExtra(f"{file} is an ONNX model. {ONNX_HINT}") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     try:
@@ -100,7 +100,7 @@ def _session(file: Path, threads: int) -> Any:
         raise ModelError(f"{file} cannot be opened: {str(error).splitlines()[0]} Export the model again.") from error
 
 
-def _folder_of(source: str) -> Path:
+def _local_folder(source: str) -> Path:
     """Where the files of a model are that has been loaded."""
     if Path(source).is_dir():
         return Path(source)
@@ -109,5 +109,5 @@ def _folder_of(source: str) -> Path:
     return Path(snapshot_download(source, local_files_only=True))
 
 
-def _size(folder: Path, pattern: str) -> int:
+def _total_bytes(folder: Path, pattern: str) -> int:
     return sum(file.stat().st_size for file in folder.glob(pattern))

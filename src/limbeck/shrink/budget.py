@@ -14,7 +14,7 @@ from limbeck.errors import ModelError, RecipeError
 Timer = Callable[[Sequence[int]], Mapping[int, float]]
 
 _TOLERANCE = 0.05  # of a ratio: half of the layers is half of the time but for what all models share
-_FORM = re.compile(r"(\d+\.?\d*|\.\d+)\s*(x|ms)", re.IGNORECASE)
+_PATTERN = re.compile(r"(\d+\.?\d*|\.\d+)\s*(x|ms)", re.IGNORECASE)
 _REMEDY = "Write a share of the teacher's latency such as 0.5x, or milliseconds such as 20ms."
 
 
@@ -26,8 +26,8 @@ class Budget:
     milliseconds: float | None = None
 
     @classmethod
-    def of(cls, text: str) -> Budget:
-        found = _FORM.fullmatch(text.strip())
+    def parse(cls, text: str) -> Budget:
+        found = _PATTERN.fullmatch(text.strip())
         if found is None:
             raise RecipeError(f"The budget '{text}' is not understood. {_REMEDY}")
         number, unit = float(found[1]), found[2].lower()
@@ -54,7 +54,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Depth:
+class DepthChoice:
     """The layers to keep, what they and the teacher take, and whether that is within the budget."""
 
     layers: int
@@ -63,7 +63,7 @@ class Depth:
     met: bool
 
 
-def choose_depth(depth: int, budget: Budget, timer: Timer) -> Depth:
+def choose_depth(depth: int, budget: Budget, timer: Timer) -> DepthChoice:
     """The deepest student of a teacher with ``depth`` layers that is within the budget; one layer where none is.
 
     The shallowest and the deepest are measured, those between them predicted, and the choice is measured before it is
@@ -80,5 +80,5 @@ def choose_depth(depth: int, budget: Budget, timer: Timer) -> Depth:
             times = timer([depth, layers])
         met = budget.met(times[layers], times[depth])
         if met or layers == 1:
-            return Depth(layers, times[layers], times[depth], met)
+            return DepthChoice(layers, times[layers], times[depth], met)
         layers -= 1

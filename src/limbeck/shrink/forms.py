@@ -15,10 +15,10 @@ from limbeck.deploy.bench import bench
 from limbeck.deploy.export import export
 from limbeck.errors import LimbeckError, MissingExtra
 from limbeck.inference.logits import logits_in_order
-from limbeck.inference.served import FORMS, open_served
+from limbeck.inference.served import EXPORT_FORMS, load_served
 from limbeck.runs.reader import own_task
 from limbeck.shrink.budget import Budget
-from limbeck.shrink.scores import TEACHER, Judge
+from limbeck.shrink.scores import TEACHER, ModelScores
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.task import Task
 
@@ -40,8 +40,8 @@ def export_forms(
     The teacher's own int8 form is made too: where it is fast enough, nobody needs a student.
     """
     found, refused = {TEACHER: Path(teacher)}, {}
-    wanted = [(_name(STUDENT, form), str(run), form, _FOLDERS.get(form, form)) for form in FORMS]
-    wanted.append((_name(TEACHER, FORMS[-1]), teacher, FORMS[-1], f"{TEACHER}-{FORMS[-1]}"))
+    wanted = [(_name(STUDENT, form), str(run), form, _FOLDERS.get(form, form)) for form in EXPORT_FORMS]
+    wanted.append((_name(TEACHER, EXPORT_FORMS[-1]), teacher, EXPORT_FORMS[-1], f"{TEACHER}-{EXPORT_FORMS[-1]}"))
     for name, source, form, folder in wanted:
         shutil.rmtree(output / folder, ignore_errors=True)  # what an interrupted call left may be of another student
         try:
@@ -62,14 +62,14 @@ def _name(model: str, form: str) -> str:
 
 
 def measure_forms(
-    paths: Mapping[str, Path], judge: Judge, method: str, task: Task, run: Path, budget: Budget, length: int
+    paths: Mapping[str, Path], scores: ModelScores, method: str, task: Task, run: Path, budget: Budget, length: int
 ) -> dict[str, Any]:
     """The entries of a summary about the models as they are served."""
-    predictions = {STUDENT: judge.predictions[method]}
+    predictions = {STUDENT: scores.predictions[method]}
     for name, path in paths.items():
         if name not in (TEACHER, STUDENT):
             predictions[name] = _predictions(path, task, run)
-    judge = judge.joined_by(predictions)
+    scores = scores.with_predictions(predictions)
     found = bench(list(paths.values()), batch_sizes=_BATCH_SIZES, lengths=[length], seconds=_SECONDS, memory=False)
     reference = found.models[0].cell(1, length).timing.p50_ms
     models: list[dict[str, Any]] = []
@@ -79,8 +79,8 @@ def measure_forms(
             {
                 "name": name,
                 "form": measured.form,
-                "score": judge.score(name),
-                "agreement": None if name == TEACHER else judge.agreement(name),
+                "score": scores.score(name),
+                "agreement": None if name == TEACHER else scores.agreement(name),
                 "parameters": measured.parameters,
                 "disk_bytes": measured.disk_bytes,
                 "p50_ms": timing.p50_ms,
@@ -113,7 +113,7 @@ def _latency(model: Mapping[str, Any]) -> float:
 
 def _predictions(path: Path, task: Task, run: Path) -> np.ndarray:
     """What an exported model says to the validation rows, read as the run read them."""
-    served = open_served(path, task=task)
+    served = load_served(path, task=task)
     with muted_messages():
         encoded = task.encode("validation", served.tokenizer, (own_task(run) or {})["max_length"])
     collate = Collator(served.tokenizer, problem=task.problem)

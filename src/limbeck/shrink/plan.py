@@ -44,7 +44,7 @@ class Request:
 
     def check(self, task: Task) -> None:
         """Raise what would make the result meaningless."""
-        Budget.of(self.budget)
+        Budget.parse(self.budget)
         train, dev = len(task.split("train")), len(task.split("validation"))
         if dev < _FEWEST_DEV and self.dev is None:
             raise DataError(
@@ -66,7 +66,7 @@ class Request:
         return asked | {"content of the files": content}
 
 
-class Home:
+class Workspace:
     """The folder of one request; its plan grows with each decision."""
 
     def __init__(self, folder: Path, request: Request) -> None:
@@ -96,13 +96,13 @@ class Home:
         write_text(self._file, json.dumps(self.plan, indent=1) + "\n")
 
 
-def epochs_in(seconds: float, of_one: float) -> float:
+def epochs_that_fit(seconds: float, of_one: float) -> float:
     """Passes over the training data that fit into so much time, at most 10; parts of one where the data are large."""
     epochs = min(_MOST_EPOCHS, seconds / of_one)
     return max(0.01, float(f"{epochs:.2g}"))
 
 
-def epoch_seconds(recipe: Recipe) -> float:
+def measure_epoch_seconds(recipe: Recipe) -> float:
     """How long a pass over the training data takes, from a few steps on short, medium and long texts."""
     with muted_messages():
         parts = assemble(recipe)

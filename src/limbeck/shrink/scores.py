@@ -40,7 +40,7 @@ def halves(labels: Any) -> Halves:
 
 
 @dataclass(frozen=True)
-class Judge:
+class ModelScores:
     """The predictions of several models for the same rows."""
 
     metric: str
@@ -48,7 +48,7 @@ class Judge:
     predictions: Mapping[str, np.ndarray]  # by the model's name; one is the teacher's
 
     @classmethod
-    def of(cls, runs: Mapping[str, Path]) -> Judge:
+    def of(cls, runs: Mapping[str, Path]) -> ModelScores:
         """Of finished runs of one teacher, by their methods."""
         found, labels = {}, None
         for method, run in runs.items():
@@ -62,8 +62,8 @@ class Judge:
         metric = RunDirectory(next(iter(runs.values()))).metrics()["metric"]
         return cls(metric, labels.astype(np.int64) if labels.ndim > 1 else labels, found)
 
-    def joined_by(self, others: Mapping[str, Any]) -> Judge:
-        return Judge(self.metric, self.labels, {**self.predictions, **others})
+    def with_predictions(self, others: Mapping[str, Any]) -> ModelScores:
+        return ModelScores(self.metric, self.labels, {**self.predictions, **others})
 
     @cached_property
     def halves(self) -> Halves:
@@ -71,9 +71,9 @@ class Judge:
 
     def best(self, methods: Sequence[str]) -> str:
         """The best on the rows that choose; of equals, the first."""
-        return max(methods, key=self.chosen_by)
+        return max(methods, key=self.choosing_score)
 
-    def chosen_by(self, name: str) -> float:
+    def choosing_score(self, name: str) -> float:
         rows = self.halves.choosing
         return METRICS[self.metric](self.predictions[name][rows], self.labels[rows])
 

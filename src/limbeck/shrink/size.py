@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from limbeck.deploy.latency import Timing, interleaved, token_batch
+from limbeck.deploy.latency import Timing, random_batch, time_in_turns
 from limbeck.deploy.onnx import write_onnx
 from limbeck.errors import MissingExtra, ModelError
 from limbeck.inference.served import OnnxServed, Served, TorchServed
 from limbeck.models.loading import longest_input
 from limbeck.models.students import keep_layers
-from limbeck.shrink.budget import Budget, Depth, choose_depth
+from limbeck.shrink.budget import Budget, DepthChoice, choose_depth
 from limbeck.tasks.task import Task
 
 logger = logging.getLogger("limbeck")
 
-Make = Callable[[TorchServed, int], Served]  # a student with so many of the teacher's layers
+MakeStudent = Callable[[TorchServed, int], Served]  # a student with so many of the teacher's layers
 _SECONDS = 6.0  # of one measurement
 _TYPICAL, _LONG = 50, 95  # percentiles of the texts' lengths
 
@@ -41,13 +41,13 @@ def choose_size(teacher: str, task: Task, budget: Budget) -> dict[str, Any]:
     length = int(np.percentile(task.lengths("train", served.tokenizer), percentile, method="higher"))
     length = min(length, longest_input(served))
     depth = int(served.config.num_hidden_layers)
-    chosen = choose_depth(depth, budget, partial(_time, served, length, _cut))
+    chosen = choose_depth(depth, budget, partial(_time, served, length, _first_layers))
     if not chosen.met:
         chosen = _in_int8(served, length, budget) or chosen
     return {"of_layers": depth, "length": length, **asdict(chosen)}
 
 
-def _in_int8(teacher: TorchServed, length: int, budget: Budget) -> Depth | None:
+def _in_int8(teacher: TorchServed, length: int, budget: Budget) -> DepthChoice | None:
     """A student that is fast enough in 8 bits; None where there is none, or no such form."""
     logger.info("One layer of the teacher is not fast enough: measuring int8.")
     try:
@@ -60,24 +60,24 @@ def _in_int8(teacher: TorchServed, length: int, budget: Budget) -> Depth | None:
     return chosen if chosen.met else None
 
 
-def _time(teacher: TorchServed, length: int, make: Make, depths: Sequence[int]) -> dict[int, float]:
+def _time(teacher: TorchServed, length: int, make: MakeStudent, depths: Sequence[int]) -> dict[int, float]:
     """Milliseconds on one text: of the teacher, and of students that ``make`` makes of its first layers."""
     whole = teacher.config.num_hidden_layers
     models = [teacher if depth == whole else make(teacher, depth) for depth in depths]
-    batch = token_batch(teacher, 1, length)
-    found = interleaved([partial(model.logits, batch) for model in models], _SECONDS)
+    batch = random_batch(teacher, 1, length)
+    found = time_in_turns([partial(model.logits, batch) for model in models], _SECONDS)
     return {depth: Timing.of(times, 1).p50_ms for depth, times in zip(depths, found, strict=True)}
 
 
-def _cut(teacher: TorchServed, depth: int) -> TorchServed:
+def _first_layers(teacher: TorchServed, depth: int) -> TorchServed:
     student = copy.copy(teacher)
     student.model = keep_layers(teacher.model, range(1, depth + 1)).eval()
     return student
 
 
-def _quantised(home: Path, teacher: TorchServed, depth: int) -> OnnxServed:
-    model = _cut(teacher, depth).model
-    folder = home / str(depth)
+def _quantised(folders: Path, teacher: TorchServed, depth: int) -> OnnxServed:
+    model = _first_layers(teacher, depth).model
+    folder = folders / str(depth)
     folder.mkdir(exist_ok=True)
     for part in (model.config, teacher.tokenizer):
         part.save_pretrained(folder)

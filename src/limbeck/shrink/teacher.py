@@ -16,7 +16,7 @@ logger = logging.getLogger("limbeck")
 _ROWS = 512  # validation rows that show whether a model knows its task
 
 
-def why_no_teacher(model: str, task: Task) -> str:
+def reason_to_fine_tune(model: str, task: Task) -> str:
     """Empty if the model predicts the task's labels and does better than always giving the most frequent one."""
     load_config(model)  # one that is not there is an error of its own
     try:

@@ -20,10 +20,10 @@ from limbeck._internal.files import file_name
 from limbeck.recipes.files import put, read_recipe
 from limbeck.recipes.recipe import Recipe
 
-Point = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
-PLACES = {"task", "student", "method", "train", "stages"}  # of a recipe, where methods and settings may differ
-OF_THE_STUDY = ("recipe", "grid", "tasks")  # keys of a method that are no settings of its recipe
-TASK = "{task}"  # stands for the task's short name in the names of recipes and teachers
+GridPoint = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
+RECIPE_BLOCKS = {"task", "student", "method", "train", "stages"}  # of a recipe, where methods and settings may differ
+STUDY_KEYS = ("recipe", "grid", "tasks")  # keys of a method that are no settings of its recipe
+TASK_PLACEHOLDER = "{task}"  # stands for the task's short name in the names of recipes and teachers
 
 
 class _Block(pydantic.BaseModel):
@@ -93,28 +93,28 @@ class Study(_Block):
         return value
 
     @property
-    def chosen_on(self) -> list[int]:
+    def choosing_seeds(self) -> list[int]:
         """The seeds whose mean dev score chooses among a method's settings."""
         return self.select_seeds or self.seeds
 
     @property
-    def compared_with(self) -> list[str]:
+    def present_baselines(self) -> list[str]:
         """The baselines: those named, or ``ft`` and ``kd``, where the study has them on any task."""
         there = {label for task in self.tasks for label in self.labels(task)}
         return [name for name in (("ft", "kd") if self.baselines is None else self.baselines) if name in there]
 
-    def selection(self) -> str:
+    def selection_note(self) -> str:
         """How settings were chosen, for readers of the table."""
-        if not any(self.space(task, label) for task in self.tasks for label in self.labels(task)):
+        if not any(self.search_space(task, label) for task in self.tasks for label in self.labels(task)):
             return "Nothing was searched: each method has fixed settings."
-        ours, theirs = (", ".join(map(str, seeds)) for seeds in (self.chosen_on, self.seeds))
-        if set(self.chosen_on) == set(self.seeds):
+        ours, theirs = (", ".join(map(str, seeds)) for seeds in (self.choosing_seeds, self.seeds))
+        if set(self.choosing_seeds) == set(self.seeds):
             theirs = "all of them"
-        seeds = "seed" if len(self.chosen_on) == 1 else "seeds"
-        if set(self.chosen_on).isdisjoint(self.seeds):
+        seeds = "seed" if len(self.choosing_seeds) == 1 else "seeds"
+        if set(self.choosing_seeds).isdisjoint(self.seeds):
             return f"Settings were chosen by dev scores on {seeds} {ours}, and are reported on others: {theirs}."
-        verb = "is" if len(self.chosen_on) == 1 else "are"
-        which = "which" if set(self.chosen_on) <= set(self.seeds) else "some of which"
+        verb = "is" if len(self.choosing_seeds) == 1 else "are"
+        which = "which" if set(self.choosing_seeds) <= set(self.seeds) else "some of which"
         return (
             f"Settings were chosen by dev scores on {seeds} {ours}, {which} {verb} reported too ({theirs}), as papers "
             "often do: the scores of searched methods are optimistic."
@@ -123,12 +123,12 @@ class Study(_Block):
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True)
 
-    def points(self, task: str, label: str) -> list[Point]:
+    def points(self, task: str, label: str) -> list[GridPoint]:
         """Every setting of a method's grid, in its order; the only one is empty where nothing is searched."""
         grid = {key: value for key, value in self._grid(task, label).items() if isinstance(value, list)}
         return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
-    def space(self, task: str, label: str) -> dict[str, Any]:
+    def search_space(self, task: str, label: str) -> dict[str, Any]:
         """What is searched: by its place in the recipe a list of choices, or ``{low, high, log}``."""
         return self._grid(task, label)
 
@@ -146,13 +146,13 @@ class Study(_Block):
         }
 
     def given_teacher(self, task: str) -> str:
-        return (self._teacher_of(task).fine_tuned or "").replace(TASK, short_task(task))
+        return (self._teacher_of(task).fine_tuned or "").replace(TASK_PLACEHOLDER, short_task(task))
 
     def labels(self, task: str) -> list[str]:
         """The methods that run on a task: all that do not name others as their ``tasks``."""
         return [label for label, entry in self.methods.items() if task in entry.get("tasks", self.tasks)]
 
-    def values(self, task: str, label: str, point: Point, seed: int, teacher: str, cache: str) -> dict[str, Any]:
+    def values(self, task: str, label: str, point: GridPoint, seed: int, teacher: str, cache: str) -> dict[str, Any]:
         """The recipe of one run."""
         changes = self._changes(label)
         written = self._written(task, label)
@@ -181,11 +181,11 @@ class Study(_Block):
         return (self._written(task, label).get("grid") or {}) if own is None else own
 
     def _changes(self, label: str) -> dict[str, Any]:
-        return {key: value for key, value in self.methods[label].items() if key not in OF_THE_STUDY}
+        return {key: value for key, value in self.methods[label].items() if key not in STUDY_KEYS}
 
     def _written(self, task: str, label: str) -> dict[str, Any]:
         name = self.methods[label].get("recipe")
-        return copy.deepcopy(read_recipe(str(name).replace(TASK, short_task(task))).values) if name else {}
+        return copy.deepcopy(read_recipe(str(name).replace(TASK_PLACEHOLDER, short_task(task))).values) if name else {}
 
     def _task_block(self, task: str, written: dict[str, Any]) -> dict[str, Any]:
         block = {"task": written | copy.deepcopy(self.task) | {"name": task}}
@@ -224,7 +224,7 @@ def short_task(task: str) -> str:
     return task.rpartition("/")[2]
 
 
-def key_of(recipe: Recipe) -> str:
+def run_key(recipe: Recipe) -> str:
     """A folder's name for people, and a hash of everything that decides the result."""
     values = yaml.safe_load(recipe.model_copy(update={"reported": None, "grid": None}).to_yaml())
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -28,7 +28,7 @@ from limbeck.training.cache_policy import cache_for_runs
 from limbeck.training.execute import execute
 
 # Of a student's weights: removed; kept; or needed, so that a finished run which has lost them is done again.
-Fate = Literal["removed", "kept", "needed"]
+WeightsPolicy = Literal["removed", "kept", "needed"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TrainJob(Job):
 
     values: dict[str, Any]
     folder: str
-    student: Fate = "needed"
+    student: WeightsPolicy = "needed"
     earlier: tuple[tuple[float, ...], ...] | None = None
 
     @property
@@ -72,24 +72,24 @@ class TrainJob(Job):
     def finished(self) -> bool:
         if self.earlier is not None and self.directory.pruned.is_file():
             return True
-        return self.directory.finished and not self._lost_its_student()
+        return self.directory.finished and not self._student_is_missing()
 
     def run(self) -> None:
         folder, earlier = self.directory.path, self.earlier
-        if self._lost_its_student() or _began_elsewhere(folder, self.values):
+        if self._student_is_missing() or _teacher_has_moved(folder, self.values):
             shutil.rmtree(folder)
         stop = partial(falls_behind, earlier) if earlier is not None else None
         execute(load_recipe(values=self.values), folder, resume=True, stop=stop)
         if self.student == "removed":
-            self.forget_students()
+            self.delete_students()
 
-    def forget_students(self) -> None:
+    def delete_students(self) -> None:
         """The weights of a finished run, also those of its earlier stages, with which an unfinished one goes on."""
         if self.directory.finished:
             for student in (self.directory.student, *self.directory.path.glob("stage-*/student")):
                 shutil.rmtree(student, ignore_errors=True)
 
-    def _lost_its_student(self) -> bool:
+    def _student_is_missing(self) -> bool:
         return self.student == "needed" and self.directory.finished and not self.directory.student.is_dir()
 
 
@@ -131,7 +131,7 @@ class CacheJob(Job):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """How a job ended: ``error`` is empty, or what went wrong; where ``final``, trying again would change nothing."""
 
     key: str
@@ -139,7 +139,7 @@ class Outcome:
     final: bool = False
 
 
-def do(job: Job) -> None:
+def execute_job(job: Job) -> None:
     """The job itself, unless an earlier attempt finished it; what it has to say goes to its log."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     # a process that lost its parent may still be at it for a moment
@@ -148,7 +148,7 @@ def do(job: Job) -> None:
             job.run()
 
 
-def attempt(work: Callable[[Job], None], job: Job) -> Outcome:
+def attempt(work: Callable[[Job], None], job: Job) -> JobOutcome:
     """Do a job; an error becomes part of the outcome and is written beside the study's runs."""
     try:
         work(job)
@@ -157,9 +157,9 @@ def attempt(work: Callable[[Job], None], job: Job) -> Outcome:
             job.failure.parent.mkdir(parents=True, exist_ok=True)
             write_text(job.failure, f"{job.title}\n\n{''.join(traceback.format_exception(error))}")
         final = isinstance(error, LimbeckError)
-        return Outcome(job.key, str(error) if final else f"{type(error).__name__}: {error}", final)
+        return JobOutcome(job.key, str(error) if final else f"{type(error).__name__}: {error}", final)
     job.failure.unlink(missing_ok=True)
-    return Outcome(job.key)
+    return JobOutcome(job.key)
 
 
 def _asked(values: dict[str, Any]) -> list[Any]:
@@ -170,7 +170,7 @@ def _asked(values: dict[str, Any]) -> list[Any]:
     return [[block.get("task") for block in blocks], names, values["teacher"]["cache_dtype"]]
 
 
-def _began_elsewhere(folder: Path, values: dict[str, Any]) -> bool:
+def _teacher_has_moved(folder: Path, values: dict[str, Any]) -> bool:
     """The key says that the work is the same, so an unfinished run can differ in its teacher's path alone."""
     try:
         recipe = yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))

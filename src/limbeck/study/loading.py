@@ -16,7 +16,7 @@ from limbeck.errors import LimbeckError, RecipeError, unknown
 from limbeck.options import Mistake, check
 from limbeck.recipes.files import RecipeText, put, read_yaml
 from limbeck.recipes.recipe import apply_override, check_recipe, report_mistakes
-from limbeck.study.description import OF_THE_STUDY, PLACES, Study
+from limbeck.study.description import RECIPE_BLOCKS, STUDY_KEYS, Study
 
 _VARIANTS = "'variants' holds them by name, each a mapping from settings to values."
 
@@ -45,7 +45,7 @@ def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
     """
     file, variant = find_study(str(source))
     values, lines, title = read_yaml(file, "a study is a mapping with tasks, teacher, methods and seeds")
-    values = _unshared(values)
+    values = _without_aliases(values)
     text = RecipeText(str(source), values, title, lines)
     variants = values.pop("variants", {})
     if not isinstance(variants, dict) or (variant and not isinstance(variants.get(variant), dict)):
@@ -64,11 +64,11 @@ def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
     return study
 
 
-def _unshared(values: Any) -> Any:
+def _without_aliases(values: Any) -> Any:
     """A copy in which every block is its own: to change one must not change another that YAML's ``*name`` repeats."""
     if isinstance(values, dict):
-        return {key: _unshared(value) for key, value in values.items()}
-    return [_unshared(value) for value in values] if isinstance(values, list) else values
+        return {key: _without_aliases(value) for key, value in values.items()}
+    return [_without_aliases(value) for value in values] if isinstance(values, list) else values
 
 
 def find_study(source: str) -> tuple[Path, str]:
@@ -99,13 +99,13 @@ def _check_names(study: Study) -> list[Mistake]:
             if str(name) not in study.tasks and (wrong := _unknown_task(str(name))):
                 mistakes.append(Mistake(("methods", label, "tasks"), wrong))
     for where, named in (("tasks", study.tasks), ("methods", study.methods)):
-        places = PLACES | ({"teacher"} if where == "tasks" else set())
+        places = RECIPE_BLOCKS | ({"teacher"} if where == "tasks" else set())
         for name, changes in named.items():
             for key in changes:
-                if key.partition(".")[0] not in places and not (where == "methods" and key in OF_THE_STUDY):
+                if key.partition(".")[0] not in places and not (where == "methods" and key in STUDY_KEYS):
                     known = [
                         *(f"{place}.…" for place in sorted(places)),
-                        *(OF_THE_STUDY if where == "methods" else ()),
+                        *(STUDY_KEYS if where == "methods" else ()),
                     ]
                     mistakes.append(Mistake((where, name, key), f"is no setting; there are {', '.join(known)}."))
     return mistakes
@@ -137,11 +137,11 @@ def _check_task(study: Study, task: str) -> list[Mistake]:
         return [Mistake(("tasks", task), f"teacher: {item['msg']}") for item in error.errors()]
     mistakes = []
     if teacher is not None:
-        mistakes = [_placed(mistake, ("teacher",)) for mistake in check_recipe(teacher)[1]]
+        mistakes = [_located(mistake, ("teacher",)) for mistake in check_recipe(teacher)[1]]
     for label in study.labels(task):
         where = ("methods", label)
         try:
-            space = study.space(task, label)
+            space = study.search_space(task, label)
             values = study.values(task, label, {}, study.seeds[0], "teacher", "off")
         except RecipeError as error:
             mistakes.append(Mistake(where, str(error)))
@@ -153,11 +153,11 @@ def _check_task(study: Study, task: str) -> list[Mistake]:
         choices = {
             key: value if isinstance(value, list) else [value["low"], value["high"]] for key, value in space.items()
         }
-        mistakes += [_placed(mistake, where) for mistake in check_recipe(values | {"grid": choices})[1]]
+        mistakes += [_located(mistake, where) for mistake in check_recipe(values | {"grid": choices})[1]]
     return mistakes
 
 
-def _placed(mistake: Mistake, where: tuple[str, ...]) -> Mistake:
+def _located(mistake: Mistake, where: tuple[str, ...]) -> Mistake:
     """A mistake in the task or in what all runs share shows there; others in the method that brings them."""
     shared = mistake.where[:1] in (("task",), ("student",)) or (
         where != ("teacher",) and mistake.where[:1] == ("train",)
@@ -170,8 +170,8 @@ def _check_space(study: Study, space: Any) -> dict[str, str]:
         return {"": f"is a mapping from settings to lists of choices; seen: {space!r}."}
     wrong = {}
     for key, choices in space.items():
-        if str(key).partition(".")[0] not in PLACES:
-            wrong[key] = f"cannot be searched; there are {', '.join(f'{place}.…' for place in sorted(PLACES))}."
+        if str(key).partition(".")[0] not in RECIPE_BLOCKS:
+            wrong[key] = f"cannot be searched; there are {', '.join(f'{place}.…' for place in sorted(RECIPE_BLOCKS))}."
             continue
         if isinstance(choices, list) and choices:
             continue

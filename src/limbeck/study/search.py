@@ -33,7 +33,7 @@ def _optuna() -> Any:
     return optuna
 
 
-def check_installed() -> None:
+def require_optuna() -> None:
     """Say now what would be missing hours later."""
     _optuna()
 

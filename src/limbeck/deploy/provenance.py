@@ -16,7 +16,7 @@ from limbeck.runs.reader import Run, is_finished, read_run
 from limbeck.stats import bootstrap_interval
 
 
-class Named(NamedTuple):
+class PublicName(NamedTuple):
     """A model as others may know it: never by a path of this machine."""
 
     name: str
@@ -24,36 +24,36 @@ class Named(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Facts:
+class Provenance:
     """``run`` is None, and most of the rest unknown, of a model that did not come out of a run."""
 
-    origin: Named  # what its weights, or those of the teacher they were cut from, were before
+    origin: PublicName  # what its weights, or those of the teacher they were cut from, were before
     keep: str = ""  # which of its layers were kept, where some were removed
     run: Run | None = None
     seeds: tuple[Run, ...] = ()  # the runs of its setting, itself among them
     interval: tuple[float, float] | None = None  # of the main metric, by drawing the examples anew
-    teacher: Named | None = None
+    teacher: PublicName | None = None
 
-    def about(self, task: str) -> Facts:
+    def for_task(self, task: str) -> Provenance:
         """Without the scores of a run on another task."""
-        return self if self.run is None or self.run.task == task else Facts(self.origin, self.keep)
+        return self if self.run is None or self.run.task == task else Provenance(self.origin, self.keep)
 
     @property
-    def last(self) -> Mapping[str, Any]:
+    def last_stage(self) -> Mapping[str, Any]:
         """The recipe of the last stage."""
         settings = self.run.settings if self.run else {}
         return settings["stages"][-1] if settings.get("stages") else settings
 
 
-def read_facts(model: str | Path, siblings: Sequence[str | Path] = ()) -> Facts:
+def read_provenance(model: str | Path, siblings: Sequence[str | Path] = ()) -> Provenance:
     path = Path(model)
     if not is_finished(path):
         if siblings:
             raise RunError(f"--with names other seeds of a run, but {model} is not the directory of a finished run.")
-        return Facts(public_name(str(model)))
+        return Provenance(public_name(str(model)))
     run = read_run(path)
     student = _student(run.settings)
-    return Facts(
+    return Provenance(
         origin=_source(run.settings, path),
         keep=str(student["keep"]) if student.get("keep") else "",
         run=run,
@@ -63,17 +63,17 @@ def read_facts(model: str | Path, siblings: Sequence[str | Path] = ()) -> Facts:
     )
 
 
-def public_name(source: str) -> Named:
+def public_name(source: str) -> PublicName:
     """A name on the hub as it is; of a run, what it was made from; of another folder, its last part."""
     folder = Path(source).expanduser()
     if (folder / "recipe.yaml").is_file():
         return _source(read_mapping(folder / "recipe.yaml"), folder)
     if not folder.exists() and _on_hub(source):
-        return Named(source, True)
-    return Named(folder.resolve().name, False)
+        return PublicName(source, True)
+    return PublicName(folder.resolve().name, False)
 
 
-def _source(settings: Mapping[str, Any], folder: Path) -> Named:
+def _source(settings: Mapping[str, Any], folder: Path) -> PublicName:
     student = _student(settings)
     if student.get("model"):
         return public_name(str(student["model"]))
@@ -82,7 +82,7 @@ def _source(settings: Mapping[str, Any], folder: Path) -> Named:
         return public_name(str(teacher))
     if student.get("from"):
         return public_name(str(student["from"]))
-    return Named(folder.resolve().name, False)
+    return PublicName(folder.resolve().name, False)
 
 
 def _first(settings: Mapping[str, Any]) -> Mapping[str, Any]:

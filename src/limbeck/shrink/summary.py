@@ -8,16 +8,16 @@ from typing import Any
 
 from limbeck._internal.files import readable_size
 
-Summary = Mapping[str, Any]
+ShrinkSummary = Mapping[str, Any]
 
 
-def verdict_sentences(summary: Summary) -> list[str]:
+def findings(summary: ShrinkSummary) -> list[str]:
     """The findings, good and bad ones alike."""
     said = [_lost(summary), _against_ft(summary), _budget(summary), *_forms(summary), *_doubts(summary)]
     return [sentence for sentence in said if sentence]
 
 
-def _lost(summary: Summary) -> str:
+def _lost(summary: ShrinkSummary) -> str:
     student, difference = summary["student"], summary["against_teacher"]
     smaller = f"{student['layers']} of {student['of_layers']} layers, {student['parameters'] / 1e6:.1f} M parameters"
     return f"The student ({student['method']}; {smaller}) {_compared(difference, 'the teacher')}."
@@ -33,7 +33,7 @@ def _compared(difference: Mapping[str, float], with_whom: str) -> str:
     return f"{'gained' if value > 0 else 'lost'} {abs(value):.1f} points against {with_whom} ({interval})"
 
 
-def _against_ft(summary: Summary) -> str:
+def _against_ft(summary: ShrinkSummary) -> str:
     method, difference = summary["student"]["method"], summary["against_ft"]
     tried = [entry["method"] for entry in summary["methods"] if "score" in entry]
     others = ", ".join(name for name in tried if name != "ft")
@@ -49,7 +49,7 @@ def _against_ft(summary: Summary) -> str:
     return f"{method} was chosen, but is no better than plain fine-tuning beyond noise ({value:+.1f} points)."
 
 
-def _budget(summary: Summary) -> str:
+def _budget(summary: ShrinkSummary) -> str:
     budget = summary["budget"]
     taken = f"{budget['p50_ms']:.1f} ms for one text of {budget['length']} tokens as {budget['form']}"
     against = f"the teacher's {budget['teacher_ms']:.1f} ms ({budget['p50_ms'] / budget['teacher_ms']:.2f}x)"
@@ -61,7 +61,7 @@ def _budget(summary: Summary) -> str:
     )
 
 
-def _forms(summary: Summary) -> list[str]:
+def _forms(summary: ShrinkSummary) -> list[str]:
     by_name = {model["name"]: model for model in summary["models"]}
     said = []
     if int8 := by_name.get("student, onnx-int8"):
@@ -78,7 +78,7 @@ def _cost(model: Mapping[str, Any]) -> str:
     return f"{model['p50_ms']:.1f} ms ({model['latency_ratio']:.2f}x) and {size}, and scores {score}"
 
 
-def _doubts(summary: Summary) -> list[str]:
+def _doubts(summary: ShrinkSummary) -> list[str]:
     said = []
     scores = {"teacher": summary["teacher"]["score"], "student": _entry(summary)["score"]}
     no_better = [name for name, score in scores.items() if score["value"] <= summary["majority"]]
@@ -91,17 +91,17 @@ def _doubts(summary: Summary) -> list[str]:
     return said
 
 
-def _entry(summary: Summary) -> Mapping[str, Any]:
+def _entry(summary: ShrinkSummary) -> Mapping[str, Any]:
     """Of the method that was chosen."""
     return next(entry for entry in summary["methods"] if entry["method"] == summary["student"]["method"])
 
 
-def page(summary: Summary) -> str:
+def summary_page(summary: ShrinkSummary) -> str:
     """The summary as Markdown."""
     rows = summary["rows"]
     asked, metric = summary["asked"], summary["metric"]
     lines = [f"# {Path(asked['data']).name}, within {asked['budget']}", ""]
-    lines += [f"- {sentence}" for sentence in verdict_sentences(summary)]
+    lines += [f"- {sentence}" for sentence in findings(summary)]
     lines += [
         "",
         f"| model | {metric} | agrees with teacher | parameters | disk | one text | 32 texts |",
@@ -111,7 +111,11 @@ def page(summary: Summary) -> str:
     lines += ["", "| method | chosen by | " + metric + " | agrees with teacher |", "|---|---:|---:|---:|"]
     for entry in summary["methods"]:
         if "score" in entry:
-            cells = (f"{100 * entry['chosen_by']:.2f}", shown_score(entry["score"]), f"{100 * entry['agreement']:.1f}%")
+            cells = (
+                f"{100 * entry['chosen_by']:.2f}",
+                score_with_interval(entry["score"]),
+                f"{100 * entry['agreement']:.1f}%",
+            )
             lines.append(f"| {entry['method']} | {' | '.join(cells)} |")
     where, teacher = summary["conditions"], summary["teacher"]
     lines += [
@@ -130,9 +134,9 @@ def _cells(model: Mapping[str, Any]) -> tuple[str, ...]:
     agreement = "" if model["agreement"] is None else f"{100 * model['agreement']:.1f}%"
     latency = f"{model['p50_ms']:.1f} ms ({model['latency_ratio']:.2f}x)"
     sizes = (f"{model['parameters']:,}", readable_size(model["disk_bytes"]), latency, f"{model['batch_ms']:.0f} ms")
-    return (model["name"], shown_score(model["score"]), agreement, *sizes)
+    return (model["name"], score_with_interval(model["score"]), agreement, *sizes)
 
 
-def shown_score(score: Mapping[str, float]) -> str:
+def score_with_interval(score: Mapping[str, float]) -> str:
     """``91.20 [89.9, 92.4]``"""
     return f"{100 * score['value']:.2f} [{100 * score['low']:.1f}, {100 * score['high']:.1f}]"

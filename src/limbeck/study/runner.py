@@ -24,11 +24,11 @@ from limbeck.compare.entries import STUDY_RESULTS
 from limbeck.errors import RunError
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.runs.directory import RunDirectory
-from limbeck.study.description import Point, Study
+from limbeck.study.description import GridPoint, Study
 from limbeck.study.engines import Engine
-from limbeck.study.jobs import Fate, Job, TrainJob
+from limbeck.study.jobs import Job, TrainJob, WeightsPolicy
 from limbeck.study.plan import Plan
-from limbeck.study.search import Trial, check_installed, propose
+from limbeck.study.search import Trial, propose, require_optuna
 
 _LOCK = ".lock"  # all that is left of a study killed at once
 _ATTEMPTS = 2  # of a job that crashes; one that is wrong in itself is not tried again
@@ -47,10 +47,10 @@ class Watcher:
         """A job ended; ``error`` is empty where all went well."""
 
 
-def conduct(study: Study, folder: Path, engine: Engine, watcher: Watcher | None = None) -> dict[str, Any]:
+def run_study(study: Study, folder: Path, engine: Engine, watcher: Watcher | None = None) -> dict[str, Any]:
     """Do all that is missing, and write ``results.json``."""
     if study.search.sampler == "tpe":
-        check_installed()
+        require_optuna()
     plan = Plan(study, folder)
     watcher = watcher or Watcher()
     engine.started = watcher.started
@@ -64,7 +64,7 @@ def conduct(study: Study, folder: Path, engine: Engine, watcher: Watcher | None 
         if study.keep == "reported":
             for task, label in names:
                 if _has_twin(plan, task, label):
-                    _forget_losers(plan, entries[task, label], entries.values())
+                    _delete_unreported_students(plan, entries[task, label], entries.values())
         results = _results(plan, [entries[name] for name in strands])
         write_text(folder / STUDY_RESULTS, json.dumps(results, indent=1) + "\n")
     return results
@@ -76,7 +76,7 @@ def _strand(plan: Plan, task: str, label: str) -> Strand:
     reported = study.reported(task, label)
     entry: dict[str, Any] = {"task": task, "label": label, "chosen": {}, "searched": [], "runs": []}
     entry |= {"missing": len(study.seeds), "why": "", "reported": reported}
-    teacher, cache = plan.teacher(task), plan.cache(task)
+    teacher, cache = plan.teacher_job(task), plan.cache_job(task)
     if teacher is not None and (failed := (yield [teacher])):
         return entry | {"why": f"no teacher: {failed[teacher.key]}"}
     if cache is not None:
@@ -86,8 +86,8 @@ def _strand(plan: Plan, task: str, label: str) -> Strand:
     if chosen is None:
         first = next((trial.why for trial in trials if trial.why), "")
         return entry | {"why": f"no setting of the search was tried to the end{first and ': '}{first}"}
-    fate: Fate = "removed" if study.keep == "none" else "needed"
-    jobs = [plan.run(task, label, chosen, seed, fate) for seed in study.seeds]
+    fate: WeightsPolicy = "removed" if study.keep == "none" else "needed"
+    jobs = [plan.train_job(task, label, chosen, seed, fate) for seed in study.seeds]
     failed = yield jobs
     done = [job for job in jobs if job.key not in failed]
     entry |= {
@@ -98,7 +98,7 @@ def _strand(plan: Plan, task: str, label: str) -> Strand:
         "why": next(iter(failed.values()), ""),
     }
     if study.keep != "all" and not _has_twin(plan, task, label):
-        _forget_losers(plan, entry, [entry])
+        _delete_unreported_students(plan, entry, [entry])
     return entry
 
 
@@ -116,10 +116,10 @@ def _search(plan: Plan, task: str, label: str) -> Search:
 
 def _proposals(plan: Plan, task: str, label: str) -> Search:
     """One trial after the other, because each proposal rests on all before it."""
-    search, space = plan.study.search, plan.study.space(task, label)
+    search, space = plan.study.search, plan.study.search_space(task, label)
     trials: list[Trial] = []
     # by seed: one that does badly with every setting says nothing about this one
-    histories: list[list[tuple[float, ...]]] = [[] for _ in plan.study.chosen_on]
+    histories: list[list[tuple[float, ...]]] = [[] for _ in plan.study.choosing_seeds]
     for _ in range(search.trials):
         point = propose(space, trials, search.seed, _maximise(plan, task, label, trials))
         jobs = _jobs_of(plan, task, label, point)
@@ -133,14 +133,16 @@ def _proposals(plan: Plan, task: str, label: str) -> Search:
     return trials
 
 
-def _jobs_of(plan: Plan, task: str, label: str, point: Point) -> list[TrainJob]:
+def _jobs_of(plan: Plan, task: str, label: str, point: GridPoint) -> list[TrainJob]:
     """The runs that show how good a setting is. Their students stay where they may be reported."""
     study = plan.study
-    kept = {"all": study.chosen_on, "reported": study.seeds, "none": []}[study.keep]
-    return [plan.run(task, label, point, seed, "kept" if seed in kept else "removed") for seed in study.chosen_on]
+    kept = {"all": study.choosing_seeds, "reported": study.seeds, "none": []}[study.keep]
+    return [
+        plan.train_job(task, label, point, seed, "kept" if seed in kept else "removed") for seed in study.choosing_seeds
+    ]
 
 
-def _trial(point: Point, jobs: Sequence[TrainJob], failed: Failures) -> Trial:
+def _trial(point: GridPoint, jobs: Sequence[TrainJob], failed: Failures) -> Trial:
     return Trial(point, _score(jobs, failed), next((failed[job.key] for job in jobs if job.key in failed), ""))
 
 
@@ -168,7 +170,7 @@ def _maximise(plan: Plan, task: str, label: str, trials: Sequence[Trial]) -> boo
     return True
 
 
-def _best(trials: Sequence[Trial], maximise: bool) -> Point | None:
+def _best(trials: Sequence[Trial], maximise: bool) -> GridPoint | None:
     """The point with the best score, the first of several."""
     scored = [trial for trial in trials if trial.score is not None]
     if not scored:
@@ -182,13 +184,13 @@ def _has_twin(plan: Plan, task: str, label: str) -> bool:
     return methods[plan.study.method(task, label)] > 1
 
 
-def _forget_losers(plan: Plan, entry: dict[str, Any], reporting: Iterable[dict[str, Any]]) -> None:
+def _delete_unreported_students(plan: Plan, entry: dict[str, Any], reporting: Iterable[dict[str, Any]]) -> None:
     """The weights of an entry's runs that only served to choose."""
     reported = {plan.folder / run for other in reporting for run in other["runs"]}
     for trial in entry["searched"]:
         for job in _jobs_of(plan, entry["task"], entry["label"], trial["point"]):
             if job.directory.path not in reported:
-                job.forget_students()
+                job.delete_students()
 
 
 def _drive(strands: Mapping[Any, Strand], engine: Engine, watcher: Watcher) -> dict[Any, dict[str, Any]]:
@@ -238,14 +240,14 @@ def _drive(strands: Mapping[Any, Strand], engine: Engine, watcher: Watcher) -> d
 
 def _results(plan: Plan, entries: list[dict[str, Any]]) -> dict[str, Any]:
     study = plan.study
-    teachers = {task: job for task in study.tasks if (job := plan.teacher(task)) is not None}
+    teachers = {task: job for task in study.tasks if (job := plan.teacher_job(task)) is not None}
     return {
         "study": plan.folder.name,
-        "baselines": study.compared_with,
+        "baselines": study.present_baselines,
         "test": study.test,
         "sided": study.sided,
         "level": study.level,
-        "selection": study.selection(),
+        "selection": study.selection_note(),
         "entries": entries,
         "teachers": {task: Path(job.folder).relative_to(plan.folder).as_posix() for task, job in teachers.items()},
     }
