@@ -27,7 +27,7 @@ SECONDS = 40.0
 
 @dataclass(frozen=True)
 class TimedCell:
-    """One model at one batch size and length; ``speedup`` is the first model's median latency over this one's."""
+    """Hold one model's times at one batch size and length; ``speedup`` is the first model's median over this one's."""
 
     batch_size: int
     length: int
@@ -37,6 +37,8 @@ class TimedCell:
 
 @dataclass(frozen=True)
 class MeasuredModel:
+    """Hold what was measured of one model."""
+
     name: str
     path: str
     form: str  # "torch", "onnx" or "onnx-int8"
@@ -47,18 +49,21 @@ class MeasuredModel:
     cells: tuple[TimedCell, ...]
 
     def cell(self, batch_size: int, length: int) -> TimedCell:
+        """Return the times at this batch size and length."""
         return next(cell for cell in self.cells if (cell.batch_size, cell.length) == (batch_size, length))
 
 
 @dataclass(frozen=True)
 class BenchResult:
+    """Hold what was measured of all models, and where."""
+
     processor: str
     threads: int
     versions: dict[str, str]
     models: tuple[MeasuredModel, ...]  # the first is what the others are compared with
 
     def values(self) -> dict[str, Any]:
-        """As plain data, with every timing's numbers in its cell."""
+        """Return everything as plain data, with every timing's numbers in its cell."""
         values = asdict(self)
         for model in values["models"]:
             model["cells"] = [cell | cell.pop("timing") for cell in model["cells"]]
@@ -81,7 +86,7 @@ def bench(
     """
     paths = [str(path) for path in models]
     names = _names(paths)
-    sizes = sorted({(batch_size, length) for batch_size in batch_sizes for length in lengths}, key=_tokens)
+    sizes = sorted({(batch_size, length) for batch_size in batch_sizes for length in lengths}, key=_token_count)
     with _threads(threads):
         loaded = [load_served(path, threads=torch.get_num_threads()) for path in paths]
         _check_lengths(names, loaded, max(lengths))
@@ -104,7 +109,7 @@ def bench(
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """The last part of each path, or all of it where two would be named alike."""
+    """Name each model by the last part of its path, or by all of it where two would be named alike."""
     if not paths:
         raise RecipeError("Which models? Name at least one; the first is what the others are compared with.")
     if twice := [path for path in paths if paths.count(path) > 1]:
@@ -113,7 +118,7 @@ def _names(paths: Sequence[str]) -> list[str]:
     return [name if short.count(name) == 1 else path for name, path in zip(short, paths, strict=True)]
 
 
-def _tokens(size: tuple[int, int]) -> tuple[int, int]:
+def _token_count(size: tuple[int, int]) -> tuple[int, int]:
     return size[0] * size[1], size[0]
 
 
@@ -124,7 +129,7 @@ def _check_lengths(names: Sequence[str], loaded: Sequence[Served], longest: int)
 
 
 def _time(loaded: Sequence[Served], sizes: Sequence[tuple[int, int]], seconds: float) -> list[list[Timing]]:
-    """For each model its timings at these sizes, small ones first: what they leave of the time goes to larger ones."""
+    """Time each model at these sizes, small ones first: what they leave of the time goes to larger ones."""
     timings: list[list[Timing]] = [[] for _ in loaded]
     left = seconds
     with progress("measure latency", len(sizes)) as steps:
@@ -146,7 +151,7 @@ def _cells(sizes: Sequence[tuple[int, int]], own: Sequence[Timing], first: Seque
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """So many threads inside, as many as before after it."""
+    """Let torch use so many threads inside, and as many as before after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -1,4 +1,4 @@
-"""The model card: what a folder holds, in words and in the form that the hub reads. Every figure was measured."""
+"""Write the model card: what a folder holds, in words and in the form that the hub reads. Every figure was measured."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from limbeck.deploy.parity import Parity
 from limbeck.deploy.provenance import Provenance
 from limbeck.errors import LimbeckError
 from limbeck.inference.served import Served
+from limbeck.methods import find_method
 from limbeck.metrics import readable_score
 from limbeck.problems import Problem
 from limbeck.stats import summary
@@ -41,7 +42,7 @@ _TRAINING = ("batch_size", "learning_rate")
 
 @dataclass(frozen=True)
 class Latency:
-    """Median milliseconds of one text; ``before`` of the form that was trained, where it is another."""
+    """Hold the median milliseconds of one text; ``before`` is of the form that was trained, where it is another."""
 
     milliseconds: float
     before: float | None
@@ -60,6 +61,7 @@ def write_card(
     latency: Latency,
     licence: str | None,
 ) -> None:
+    """Write the card of an exported model into its folder."""
     parts = [
         f"---\n{_front_matter(name, task, provenance, parity, licence)}\n---",
         f"# {name}",
@@ -111,7 +113,7 @@ def _front_matter(name: str, task: Task, provenance: Provenance, parity: Parity,
 
 
 def _data_set(task: str) -> tuple[str | None, str | None]:
-    """A data set's name on the hub and its part; nothing of one's own data."""
+    """Return a data set's name on the hub and its part; None for one's own data."""
     if task.startswith("glue/"):
         return "nyu-mll/glue", task.removeprefix("glue/")
     return _SQUAD.get(task), None
@@ -208,7 +210,7 @@ def _origin_and_training(task: Task, provenance: Provenance, served: Served) -> 
 
 
 def _is_public(value: Any) -> bool:
-    """Numbers and words; a text with a slash may be a path of somebody's machine."""
+    """Tell whether a setting can be published: a text with a slash may be a path of somebody's machine."""
     return not re.search(r"[/\\~]", str(value))
 
 
@@ -217,9 +219,7 @@ def _listed(settings: Mapping[str, Any]) -> str:
 
 
 def _citation(method: str) -> str:
-    """As the method's own documentation has it; nothing of a method of one's own that is not there any more."""
-    from limbeck.methods import find_method
-
+    """Return the citation in a method's docstring; empty for one's own method that is not there any more."""
     try:
         text = inspect.getdoc(find_method(method)) or ""
     except LimbeckError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from limbeck.deploy.parity import ExampleLogits, Parity
 from limbeck.deploy.provenance import read_provenance
 from limbeck.errors import ExportError, RecipeError, RunError, unknown
 from limbeck.inference.evaluate import input_length, task_block_for
-from limbeck.inference.logits import logits_in_order
+from limbeck.inference.logits import LogitsFunction, logits_in_order
 from limbeck.inference.predict import InputSpec
 from limbeck.inference.served import EXPORT_FORMS, ONNX_FILE, PARITY_FILE, Served, TorchServed, load_served
 from limbeck.models.capture import logits_of
@@ -41,6 +41,8 @@ _BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class Exported:
+    """Point to an exported model, with how it answers beside the original."""
+
     path: Path
     form: str
     parity: Parity
@@ -61,7 +63,7 @@ def export(
 ) -> Exported:
     """Write ``model`` to the folder ``output`` as ``hf``, ``onnx`` or ``onnx-int8``, with a model card.
 
-    A run directory knows its task; of another model, ``task`` is its name (or a recipe's task block). Both models
+    A run directory knows its task; for another model, ``task`` is its name (or a recipe's task block). Both models
     answer up to ``examples`` of the task's validation data; where the answers differ by more than their form explains,
     or the main metric drops by more than ``max_drop``, nothing is written. ``siblings`` are runs of the same setting
     with other seeds: the card then has a deviation. ``force`` replaces an earlier export.
@@ -107,15 +109,13 @@ def _check_output(output: Path, force: bool) -> None:
 
 
 def _sample(task: Task, split: str, examples: int) -> Task:
-    """The task with at most so many examples of a split, evenly spaced."""
+    """Return the task with at most so many examples of a split, evenly spaced."""
     data = task.split(split)
     rows = np.unique(np.linspace(0, len(data) - 1, min(examples, len(data))).round().astype(int))
     return dataclasses.replace(task, splits={split: data.select(rows)})
 
 
-def _predict_examples(
-    answer: Callable[[Mapping[str, Tensor]], np.ndarray], tokenizer: Any, task: Task, split: str, length: int
-) -> ExampleLogits:
+def _predict_examples(answer: LogitsFunction, tokenizer: Any, task: Task, split: str, length: int) -> ExampleLogits:
     encoded = task.encode(split, tokenizer, length)
     collate = Collator(tokenizer, problem=task.problem)
     return ExampleLogits(logits_in_order(answer, encoded, collate, _BATCH_SIZE, "check the export"), encoded)
@@ -133,7 +133,7 @@ def _write(source: TorchServed, model: str | Path, to: str, folder: Path, length
 
 
 def _standalone_tokenizer(source: TorchServed, model: str | Path, length: int) -> Any:
-    """So that whatever it returns can be given to the model as it is.
+    """Load the tokenizer so that whatever it returns can be given to the model as it is.
 
     It cuts where training did, makes segment ids only for models that have segments (GPT-2 would take them for words),
     and pads decoders on the right, where padding is seen by no token and moves none.
@@ -148,8 +148,8 @@ def _standalone_tokenizer(source: TorchServed, model: str | Path, length: int) -
     return load_tokenizer(model, **options)
 
 
-def _load_without_limbeck(folder: Path, task: Task) -> tuple[Callable[[Mapping[str, Tensor]], np.ndarray], Any]:
-    """The exported model and its tokenizer as anybody would open them."""
+def _load_without_limbeck(folder: Path, task: Task) -> tuple[LogitsFunction, Any]:
+    """Load an exported model and its tokenizer as anybody without limbeck would."""
     if (folder / ONNX_FILE).is_file():
         served = load_served(folder)
         return served.logits, served.tokenizer
@@ -180,7 +180,7 @@ def _require_parity(parity: Parity) -> None:
 
 
 def _latency(source: Served, served: Served, answered: ExampleLogits) -> Latency:
-    """Of one text of middle length: this form of the model, and the form that was trained where it is another."""
+    """Time one text of middle length with the exported model, and with the trained form where it is another."""
     lengths = [len(ids) for ids in answered.encoded["input_ids"]]
     row = answered.encoded[int(np.argsort(lengths, kind="stable")[len(lengths) // 2])]
     kept = {name: row[name] for name in served.tokenizer.model_input_names}

@@ -1,4 +1,4 @@
-"""A model as one ONNX file, with 32-bit weights or with weights of 8 bits; batch and length stay open."""
+"""Write a model as one ONNX file, with 32-bit weights or with weights of 8 bits; batch and length stay open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROWS, _LENGTH = 2, 8  # of the batch that is traced; both are open in the file
 
 
 class _ExportedModel(nn.Module):
-    """What is written: from token ids to logits, with the positions that a decoder's padding asks for."""
+    """Compute logits from token ids, as the file will, with the positions that a decoder's padding asks for."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def _output_names(model: Any) -> list[str]:
 
 
 def _strip_source_paths(graph: Any) -> None:
-    """The exporter notes at each node which line of which file it comes from: paths of somebody's machine."""
+    """Remove what the exporter notes at each node: which line of which file it comes from, with its path."""
     graph.metadata_props.clear()
     for node in graph.all_nodes():
         node.metadata_props.clear()
@@ -98,7 +98,7 @@ def _strip_source_paths(graph: Any) -> None:
 
 
 def _write_int8(source: Path, target: Path) -> None:
-    """Weights of linear layers and embeddings in 8 bits, with a scale for each output; activations as they come.
+    """Write weights of linear layers and embeddings in 8 bits, with a scale for each output; not activations.
 
     Seven of the bits are used: older processors add up products of eight in 16 bits, where they overflow, and a file
     that was checked on one machine must answer the same on another.
@@ -126,7 +126,7 @@ def _write_int8(source: Path, target: Path) -> None:
 
 @contextmanager
 def _silenced_exporter() -> Iterator[None]:
-    """The exporter and its libraries speak of their own inside: deprecations, missing optional packages, axis names."""
+    """Hide what the exporter and its libraries say inside: deprecations, missing optional packages, axis names."""
     exporter, root = logging.getLogger("torch.onnx"), logging.getLogger()
     level, handlers = exporter.level, list(root.handlers)
     exporter.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""What is known about how a model came about, from the files of its run and nowhere else."""
+"""Read how a model came about from the files of its run, and from nowhere else."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from limbeck.stats import bootstrap_interval
 
 
 class PublicName(NamedTuple):
-    """A model as others may know it: never by a path of this machine."""
+    """Name a model as others may know it: never by a path of this machine."""
 
     name: str
     on_hub: bool
@@ -25,7 +25,7 @@ class PublicName(NamedTuple):
 
 @dataclass(frozen=True)
 class Provenance:
-    """``run`` is None, and most of the rest unknown, of a model that did not come out of a run."""
+    """Hold how a model came about; of one that did not come out of a run, ``run`` is None and most is unknown."""
 
     origin: PublicName  # what its weights, or those of the teacher they were cut from, were before
     keep: str = ""  # which of its layers were kept, where some were removed
@@ -35,17 +35,18 @@ class Provenance:
     teacher: PublicName | None = None
 
     def for_task(self, task: str) -> Provenance:
-        """Without the scores of a run on another task."""
+        """Leave out the scores of a run on another task."""
         return self if self.run is None or self.run.task == task else Provenance(self.origin, self.keep)
 
     @property
     def last_stage(self) -> Mapping[str, Any]:
-        """The recipe of the last stage."""
+        """Return the recipe of the last stage."""
         settings = self.run.settings if self.run else {}
         return settings["stages"][-1] if settings.get("stages") else settings
 
 
 def read_provenance(model: str | Path, siblings: Sequence[str | Path] = ()) -> Provenance:
+    """Read how a model came about; ``siblings`` are runs of the same setting with other seeds."""
     path = Path(model)
     if not is_finished(path):
         if siblings:
@@ -64,7 +65,7 @@ def read_provenance(model: str | Path, siblings: Sequence[str | Path] = ()) -> P
 
 
 def public_name(source: str) -> PublicName:
-    """A name on the hub as it is; of a run, what it was made from; of another folder, its last part."""
+    """Name a model of the hub as it is, a run by what it was made from, another folder by its last part."""
     folder = Path(source).expanduser()
     if (folder / "recipe.yaml").is_file():
         return _source(read_mapping(folder / "recipe.yaml"), folder)
@@ -86,7 +87,7 @@ def _source(settings: Mapping[str, Any], folder: Path) -> PublicName:
 
 
 def _first(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The recipe of the first stage, whose student is new."""
+    """Return the recipe of the first stage, whose student is new."""
     return {**settings, **settings["stages"][0]} if settings.get("stages") else settings
 
 
@@ -95,7 +96,7 @@ def _student(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _on_hub(source: str) -> bool:
-    """Whether it was loaded from there: a path that is gone can look like a name on the hub."""
+    """Tell whether a model was loaded from the hub: a path that is gone can look like a name there."""
     from huggingface_hub import try_to_load_from_cache
 
     named = re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source)
@@ -103,7 +104,7 @@ def _on_hub(source: str) -> bool:
 
 
 def _seeds(run: Run, siblings: Sequence[str | Path]) -> tuple[Run, ...]:
-    """The runs that are named, or those of the study that this run belongs to."""
+    """Return the runs that are named, or those of the study that this run belongs to."""
     study = run.path.resolve().parents[1]
     if not siblings and not (study / STUDY_RESULTS).is_file():
         return (run,)

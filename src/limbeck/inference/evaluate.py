@@ -28,6 +28,8 @@ from limbeck.tasks.text import TextTask
 
 @dataclass(frozen=True)
 class Evaluation:
+    """Hold the scores of a model on one or more splits of a task."""
+
     task: str
     split: str  # several are joined by " + "
     examples: int
@@ -64,10 +66,7 @@ def evaluate(
         encoded = loaded.encode(name, served.tokenizer, max_length, block.too_long)
         labelled = "labels" in encoded.column_names
         if not labelled and submission is None:
-            raise RecipeError(
-                f"The split '{name}' of {loaded.name} has no labels to score against: use 'limbeck predict', "
-                "or --submission FOLDER where an official evaluation scores it (GLUE, SQuAD)."
-            )
+            raise _no_labels(loaded, name)
         logits = logits_in_order(served.logits, encoded, collate, batch_size, f"evaluate on {name}")
         if labelled:
             found = loaded.score(logits, encoded)
@@ -80,18 +79,25 @@ def evaluate(
     return Evaluation(loaded.name, " + ".join(splits), examples, scores, served.parameters, tuple(files))
 
 
+def _no_labels(task: Task, split: str) -> RecipeError:
+    return RecipeError(
+        f"The split '{split}' of {task.name} has no labels to score against: use 'limbeck predict', "
+        "or --submission FOLDER where an official evaluation scores it (GLUE, SQuAD)."
+    )
+
+
 def _splits(task: Task, split: str | None, submission: str | Path | None) -> tuple[str, ...]:
-    """The splits to predict; what cannot be submitted is an error now, not after the predictions."""
+    """Return the splits to predict; what cannot be submitted is an error now, not after the predictions."""
     names = task.dev_splits if split is None else (split,)
     if submission is None:
         return names
-    together = tuple(other for name in names for other in task.submission_splits(name))
+    submitted = tuple(other for name in names for other in task.submission_splits(name))
     check_folder(Path(submission))
-    return together
+    return submitted
 
 
 def _evaluate_text(model: str | Path, task: TextTask, split: str, block: TaskBlock, batch_size: int) -> Evaluation:
-    """How well a language model predicts the tokens of the texts; their masks are the same in every call."""
+    """Score how well a language model predicts the tokens of the texts; their masks are the same in every call."""
     network, tokenizer = load_fine_tuned(model, task), load_tokenizer(model)
     packing = Packing(tokenizer, input_length(block, task, tokenizer, network), family_of(network).causal, task.mask)
     blocks = Blocks(task.split(split), packing, seed=0, shuffle=False)
@@ -103,14 +109,14 @@ def _evaluate_text(model: str | Path, task: TextTask, split: str, block: TaskBlo
 
 
 def input_length(block: TaskBlock, task: Task, tokenizer: Any, network: Any) -> int:
-    """How many tokens of a text are read."""
+    """Return how many tokens of a text are read."""
     if block.max_length != "auto":
         return checked_length(block.max_length, network)
     return task.suggest_length(tokenizer, longest_input(network))[0]
 
 
 def task_block_for(model: str | Path, task: str | None, overrides: Sequence[str]) -> TaskBlock:
-    """The task block of the run's own recipe, or of a recipe made from the name and the overrides."""
+    """Return the task block of the run's own recipe, or of a recipe made from the name and the overrides."""
     own = own_task(model)
     if task is None and own is None:
         raise RecipeError(

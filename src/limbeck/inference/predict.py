@@ -33,7 +33,7 @@ _LONGEST = 512  # tokens that are read where nothing else is known
 
 @dataclass(frozen=True)
 class InputSpec:
-    """How a model reads files, as far as its own task tells."""
+    """Say how a model reads files, as far as its own task tells."""
 
     columns: tuple[str, ...] = ()
     max_length: int = _LONGEST
@@ -41,6 +41,7 @@ class InputSpec:
 
     @classmethod
     def of(cls, block: TaskBlock) -> InputSpec:
+        """Take from a recipe's task block what prediction needs."""
         length = _LONGEST if block.max_length == "auto" else block.max_length
         if block.name.startswith("squad/"):
             decoding = {name: value for name, value in block.options.items() if name != "data_dir"}
@@ -49,6 +50,7 @@ class InputSpec:
         return cls((columns,) if isinstance(columns, str) else tuple(columns), length)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
         return asdict(self)
 
 
@@ -99,7 +101,7 @@ def _input_spec(model: str | Path) -> InputSpec:
 
 
 def _task(config: Any, texts: Any, columns: Sequence[str], spec: InputSpec) -> Task:
-    """What the model predicts, from its own config: prediction needs no data set."""
+    """Make the task from the model's own config: prediction needs no data set."""
     problem = problem_of(config)
     names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
     if len(set(names)) != len(names):
@@ -113,7 +115,7 @@ def _task(config: Any, texts: Any, columns: Sequence[str], spec: InputSpec) -> T
 
 @contextmanager
 def _one_warning_about_cuts(rows: int, max_length: int) -> Iterator[None]:
-    """One warning about texts that were cut, not one for every few rows."""
+    """Give one warning about texts that were cut, not one for every few rows."""
     counted = _CutCounter()
     logger.addFilter(counted)
     try:
@@ -131,7 +133,7 @@ def _one_warning_about_cuts(rows: int, max_length: int) -> Iterator[None]:
 
 
 class _CutCounter(logging.Filter):
-    """Takes out the warnings that say how many texts were cut, and counts these."""
+    """Take out the warnings that say how many texts were cut, and count these."""
 
     cut = 0
 

@@ -1,4 +1,4 @@
-"""A trained model as a service has it: one way to open any form of it, and to ask it."""
+"""Load a trained model in any of its forms, and ask it for logits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from torch import Tensor
 from limbeck.errors import MissingExtra, ModelError
 from limbeck.inference.logits import model_logits
 from limbeck.models.loading import check_head, load_config, load_fine_tuned, load_tokenizer, parameters, resolve
+from limbeck.tasks.task import Task
 
 if TYPE_CHECKING:
-    from limbeck.tasks.task import Task
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 EXPORT_FORMS = ("hf", "onnx", "onnx-int8")
 ONNX_FILE = "model.onnx"
@@ -24,22 +25,22 @@ ONNX_HINT = "This needs onnxruntime: pip install 'limbeck[onnx]'"
 
 
 class Served(Protocol):
-    """A model that answers batches, whatever runs it."""
+    """Answer batches by a trained model, whatever runs it."""
 
     name: str  # the last part of its path
     form: str  # "torch", "onnx" or "onnx-int8"
-    config: Any  # of transformers: id2label, problem_type, model_type, ...
-    tokenizer: Any
+    config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase
     parameters: int
     disk_bytes: int  # of its weights
 
     def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
-        """(B, labels) of a padded batch, or (B, L, labels) where each token is decided; of answers, start and end."""
+        """Return (B, labels) for a padded batch, or (B, L, labels) where each token is decided (of answers, 2)."""
         ...
 
 
 def load_served(path: str | Path, *, task: Task | None = None, threads: int | None = None) -> Served:
-    """Open a run directory, a model folder, an exported folder or a name on the hub; for ``task``, where one is given.
+    """Load a run directory, a model folder, an exported folder or a name on the hub; for ``task``, where one is given.
 
     ``threads`` is how many compute together; None leaves it to torch, and ONNX models take the same number.
     """
@@ -54,11 +55,13 @@ def load_served(path: str | Path, *, task: Task | None = None, threads: int | No
 
 
 class TorchServed:
+    """Answer batches by PyTorch."""
+
     form = "torch"
 
     def __init__(self, path: str | Path, task: Task | None = None) -> None:
         self.name = Path(path).name
-        self.model = load_fine_tuned(path, task).eval()
+        self.model: PreTrainedModel = load_fine_tuned(path, task).eval()
         self.config = self.model.config
         self.tokenizer = load_tokenizer(path)
         self.parameters = parameters(self.model)
@@ -69,6 +72,8 @@ class TorchServed:
 
 
 class OnnxServed:
+    """Answer batches by onnxruntime."""
+
     def __init__(self, path: str | Path, threads: int) -> None:
         self.name = Path(path).name
         self._session = _session(Path(path) / ONNX_FILE, threads)
@@ -101,7 +106,7 @@ def _session(file: Path, threads: int) -> Any:
 
 
 def _local_folder(source: str) -> Path:
-    """Where the files of a model are that has been loaded."""
+    """Return the folder with the files of a model that has been loaded."""
     if Path(source).is_dir():
         return Path(source)
     from huggingface_hub import snapshot_download

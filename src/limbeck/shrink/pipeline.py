@@ -1,4 +1,4 @@
-"""From a model and a table to a small model in service, in one go: teacher, students, choice, export, summary.
+"""Make a small model in service of a table and a model, in one go: teacher, students, choice, export, summary.
 
 Every training is a run directory and every decision is written down: started again, it goes on where it stopped.
 """
@@ -19,7 +19,7 @@ from limbeck.recipes.recipe import Recipe, load_recipe, load_task_block
 from limbeck.shrink.budget import Budget
 from limbeck.shrink.forms import export_forms, measure_forms
 from limbeck.shrink.plan import Request, Workspace, epochs_that_fit, measure_epoch_seconds
-from limbeck.shrink.scores import TEACHER, ModelScores
+from limbeck.shrink.scores import TEACHER_NAME, ModelScores
 from limbeck.shrink.size import choose_size
 from limbeck.shrink.summary import summary_page
 from limbeck.shrink.teacher import reason_to_fine_tune
@@ -46,7 +46,7 @@ _MANY_ROWS = 1000
 
 
 def shrink(request: Request, output: Path) -> dict[str, Any]:
-    """Do all that is missing in ``output``, and return its summary."""
+    """Make the small model that was asked for: do all that is missing in ``output``, and return its summary."""
     budget = Budget.parse(request.budget)
     block = load_task_block(request.task_block())
     task = load_task(block.name, **block.options)
@@ -74,7 +74,7 @@ def shrink(request: Request, output: Path) -> dict[str, Any]:
 
 
 def _finished(output: Path) -> dict[str, Any] | None:
-    """The summary, if nothing is left to do; methods that failed are tried again."""
+    """Return the summary, if nothing is left to do; methods that failed are tried again."""
     if not (output / SUMMARY).is_file():
         return None
     summary: dict[str, Any] = json.loads((output / SUMMARY).read_text(encoding="utf-8"))
@@ -86,7 +86,7 @@ def _seconds(request: Request) -> float:
 
 
 def _teacher(request: Request, task: Task, workspace: Workspace) -> str:
-    """The model itself if it knows the task, else what fine-tuning makes of it."""
+    """Return the model itself if it knows the task, else what fine-tuning makes of it."""
     if "teacher" not in workspace.plan:
         why = reason_to_fine_tune(request.model, task)
         if not why:
@@ -107,7 +107,7 @@ def _teacher(request: Request, task: Task, workspace: Workspace) -> str:
 
 
 def _choose_student(request: Request, task: Task, teacher: str, budget: Budget, workspace: Workspace) -> None:
-    """How deep it is, and how long each method may train: an equal share of the time that the teacher left."""
+    """Decide how deep students are and how long each method trains: an equal share of the time the teacher left."""
     if "student" not in workspace.plan:
         size = choose_size(teacher, task, budget)
         of_one = _SLOWER * measure_epoch_seconds(_student_recipe(request, task, teacher, size["layers"]))
@@ -150,7 +150,7 @@ def _study(request: Request, task: Task, teacher: str, layers: int, epochs: floa
 
 
 def _student_recipe(request: Request, task: Task, teacher: str, layers: int) -> Recipe:
-    """Plain fine-tuning of such a student, to time it."""
+    """Return the recipe that fine-tunes such a student, to time it."""
     values = _study(request, task, teacher, layers, 1.0).values("table", "ft", {}, request.seed, teacher, "off")
     return load_recipe(values=values)
 
@@ -158,7 +158,7 @@ def _student_recipe(request: Request, task: Task, teacher: str, layers: int) -> 
 def _students(
     request: Request, task: Task, teacher: str, workspace: Workspace
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """The runs by method, and why others failed."""
+    """Train a student by each method; return the runs by method, and why others failed."""
     plan = workspace.plan["student"]
     study = _study(request, task, teacher, plan["layers"], plan["epochs"])
     folder = workspace.folder / "study"
@@ -176,7 +176,7 @@ def _students(
 def _summarise(
     task: Task, workspace: Workspace, scores: ModelScores, runs: dict[str, Path], failed: dict[str, str], method: str
 ) -> dict[str, Any]:
-    """What the run directories tell."""
+    """Return the entries of the summary that the run directories tell."""
     entries: list[dict[str, Any]] = [
         {
             "method": name,
@@ -194,17 +194,17 @@ def _summarise(
         "metric": scores.metric,
         "rows": {"train": len(task.split("train")), **scores.counts()},
         "majority": _majority(task, scores),
-        "teacher": workspace.plan["teacher"] | {"score": scores.score(TEACHER)},
+        "teacher": workspace.plan["teacher"] | {"score": scores.score(TEACHER_NAME)},
         "student": {"method": method, "parameters": results["parameters"]}
         | {key: plan[key] for key in ("layers", "of_layers", "epochs")},
         "methods": entries + [{"method": name, "failed": why} for name, why in failed.items()],
-        "against_teacher": scores.difference(method, TEACHER),
+        "against_teacher": scores.difference(method, TEACHER_NAME),
         "against_ft": scores.difference(method, "ft") if "ft" in runs and method != "ft" else None,
     }
 
 
 def _majority(task: Task, scores: ModelScores) -> float:
-    """What always giving the training data's most frequent answer scores on the reported rows."""
+    """Return the score of always giving the training data's most frequent answer, on the reported rows."""
     rows = task.split("validation").select(scores.halves.reported).rename_column("label", "labels")
     return task.majority({"labels": task.split("train")["label"]}, rows)[scores.metric]
 

@@ -1,4 +1,4 @@
-"""How many of a teacher's layers a student keeps, so that it is fast enough."""
+"""Choose how many of a teacher's layers a student keeps, so that it is fast enough."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ _TYPICAL, _LONG = 50, 95  # percentiles of the texts' lengths
 
 
 def choose_size(teacher: str, task: Task, budget: Budget) -> dict[str, Any]:
-    """``layers`` of ``of_layers`` to keep, the ``length`` in tokens that latency is about, and what was measured.
+    """Choose how many layers of the teacher to keep.
 
+    Return ``layers`` of ``of_layers``, the ``length`` in tokens that latency is about, and what was measured.
     A share of the teacher's latency is about a text of median length, milliseconds are about a long one: 95% of the
     texts are no longer. Where one layer is not fast enough, int8 may be, with one or more.
     """
@@ -48,7 +49,7 @@ def choose_size(teacher: str, task: Task, budget: Budget) -> dict[str, Any]:
 
 
 def _in_int8(teacher: TorchServed, length: int, budget: Budget) -> DepthChoice | None:
-    """A student that is fast enough in 8 bits; None where there is none, or no such form."""
+    """Choose the depth of a student that is fast enough in 8 bits; None where there is none, or no such form."""
     logger.info("One layer of the teacher is not fast enough: measuring int8.")
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -61,7 +62,7 @@ def _in_int8(teacher: TorchServed, length: int, budget: Budget) -> DepthChoice |
 
 
 def _time(teacher: TorchServed, length: int, make: MakeStudent, depths: Sequence[int]) -> dict[int, float]:
-    """Milliseconds on one text: of the teacher, and of students that ``make`` makes of its first layers."""
+    """Measure milliseconds on one text: of the teacher, and of students that ``make`` makes of its first layers."""
     whole = teacher.config.num_hidden_layers
     models = [teacher if depth == whole else make(teacher, depth) for depth in depths]
     batch = random_batch(teacher, 1, length)

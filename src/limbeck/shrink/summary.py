@@ -1,4 +1,4 @@
-"""A summary of 'limbeck shrink' for people: what was lost and gained, in sentences and as a page."""
+"""Write the summary of 'limbeck shrink' for people: what was lost and gained, in sentences and as a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ShrinkSummary = Mapping[str, Any]
 
 
 def findings(summary: ShrinkSummary) -> list[str]:
-    """The findings, good and bad ones alike."""
+    """Return what was found as sentences, good and bad ones alike."""
     said = [_lost(summary), _against_ft(summary), _budget(summary), *_forms(summary), *_doubts(summary)]
     return [sentence for sentence in said if sentence]
 
@@ -24,7 +24,7 @@ def _lost(summary: ShrinkSummary) -> str:
 
 
 def _compared(difference: Mapping[str, float], with_whom: str) -> str:
-    """``lost 1.2 points against the teacher, within noise (95% interval -2.5 to +0.1)``"""
+    """Write a difference: ``lost 1.2 points against the teacher, within noise (95% interval -2.5 to +0.1)``."""
     value, low, high = (100 * difference[key] for key in ("value", "low", "high"))
     interval = f"95% interval {low:+.1f} to {high:+.1f}"
     if low <= 0 <= high:
@@ -92,34 +92,37 @@ def _doubts(summary: ShrinkSummary) -> list[str]:
 
 
 def _entry(summary: ShrinkSummary) -> Mapping[str, Any]:
-    """Of the method that was chosen."""
+    """Return the entry of the method that was chosen."""
     return next(entry for entry in summary["methods"] if entry["method"] == summary["student"]["method"])
 
 
 def summary_page(summary: ShrinkSummary) -> str:
-    """The summary as Markdown."""
-    rows = summary["rows"]
-    asked, metric = summary["asked"], summary["metric"]
+    """Return the summary as Markdown: sentences, a table of models, one of methods, and how they were measured."""
+    asked = summary["asked"]
     lines = [f"# {Path(asked['data']).name}, within {asked['budget']}", ""]
     lines += [f"- {sentence}" for sentence in findings(summary)]
-    lines += [
-        "",
-        f"| model | {metric} | agrees with teacher | parameters | disk | one text | 32 texts |",
-        "|---|" + "---:|" * 6,
-    ]
-    lines += [f"| {' | '.join(_cells(model))} |" for model in summary["models"]]
-    lines += ["", "| method | chosen by | " + metric + " | agrees with teacher |", "|---|---:|---:|---:|"]
+    lines += ["", *_model_table(summary), "", *_method_table(summary), "", *_conditions(summary)]
+    return "\n".join(lines) + "\n"
+
+
+def _model_table(summary: ShrinkSummary) -> list[str]:
+    header = f"| model | {summary['metric']} | agrees with teacher | parameters | disk | one text | 32 texts |"
+    return [header, "|---|" + "---:|" * 6, *(f"| {' | '.join(_cells(model))} |" for model in summary["models"])]
+
+
+def _method_table(summary: ShrinkSummary) -> list[str]:
+    lines = [f"| method | chosen by | {summary['metric']} | agrees with teacher |", "|---|---:|---:|---:|"]
     for entry in summary["methods"]:
         if "score" in entry:
-            cells = (
-                f"{100 * entry['chosen_by']:.2f}",
-                score_with_interval(entry["score"]),
-                f"{100 * entry['agreement']:.1f}%",
-            )
-            lines.append(f"| {entry['method']} | {' | '.join(cells)} |")
-    where, teacher = summary["conditions"], summary["teacher"]
-    lines += [
-        "",
+            chosen_by, agreement = f"{100 * entry['chosen_by']:.2f}", f"{100 * entry['agreement']:.1f}%"
+            cells = (entry["method"], chosen_by, score_with_interval(entry["score"]), agreement)
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _conditions(summary: ShrinkSummary) -> list[str]:
+    rows, where, teacher = summary["rows"], summary["conditions"], summary["teacher"]
+    return [
         f"- {rows['train']:,} training rows. {rows['choosing']:,} others chose among the methods, and "
         f"{rows['reported']:,} more, which chose nothing, give the scores (with 95% bootstrap intervals).",
         f"- The teacher is {teacher['about']}. Always answering the most frequent label scores "
@@ -127,7 +130,6 @@ def summary_page(summary: ShrinkSummary) -> str:
         f"- Latency: medians of one text of {summary['budget']['length']} tokens and of 32 such texts at once, "
         f"measured in turns on {where['processor']}, {where['threads']} thread{'s' * (where['threads'] != 1)}.",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def _cells(model: Mapping[str, Any]) -> tuple[str, ...]:
@@ -138,5 +140,5 @@ def _cells(model: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def score_with_interval(score: Mapping[str, float]) -> str:
-    """``91.20 [89.9, 92.4]``"""
+    """Write a score with its interval: ``91.20 [89.9, 92.4]``."""
     return f"{100 * score['value']:.2f} [{100 * score['low']:.1f}, {100 * score['high']:.1f}]"

@@ -1,4 +1,4 @@
-"""What a study will cost in time and disk: roughly from sizes and lengths, better once some of its runs are done."""
+"""Estimate a study's time and disk: roughly from sizes and lengths, better once some of its runs are done."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _PASSES = 3  # forward once, backward twice
 
 @dataclass(frozen=True)
 class PlanLine:
-    """A method on a task, or a task's teacher. What cannot be known here (a model on the hub, a stream) is None."""
+    """Hold the cost of a method on a task, or of a task's teacher.
+
+    What cannot be known here (a model on the hub, a stream) is None.
+    """
 
     task: str
     label: str
@@ -45,7 +48,7 @@ class _Size:
 
 
 def estimate_costs(plan: Plan) -> list[PlanLine]:
-    """A line for each task's teacher and each method."""
+    """Return a line for each task's teacher and each method."""
     study, lines, ratios = plan.study, [], []
     for task in study.tasks:
         teacher = plan.teacher_job(task)
@@ -69,13 +72,13 @@ def estimate_costs(plan: Plan) -> list[PlanLine]:
 
 
 def _with_time_left(line: PlanLine, pace: float) -> PlanLine:
-    """With the time of all runs that are left, at the pace of those that are done."""
+    """Replace the time of one run by that of all runs that are left, at the pace of those that are done."""
     seconds = None if line.seconds is None else line.seconds * pace * (line.runs - line.done)
     return PlanLine(line.task, line.label, line.settings, line.runs, line.done, seconds, line.bytes)
 
 
 def _cost(values: dict[str, Any], source: str) -> tuple[float | None, int | None]:
-    """Seconds of a run's training, and bytes of its student; ``source`` has the teacher's shape."""
+    """Return the seconds of a run's training, and the bytes of its student; ``source`` has the teacher's shape."""
     try:
         size = _student_size(json.dumps(values["student"]), source)
     except LimbeckError:
@@ -122,7 +125,7 @@ def _model_size(source: str) -> _Size:
 
 @cache
 def _count_tokens(task: str, source: str, max_length: Any) -> tuple[float, int]:
-    """How many tokens one pass over the training data reads, and how many examples it has."""
+    """Return how many tokens one pass over the training data reads, and how many examples it has."""
     options = json.loads(task)
     loaded: Task = load_task(options.pop("name"), **options)
     rows = len(loaded.split("train"))
@@ -133,7 +136,7 @@ def _count_tokens(task: str, source: str, max_length: Any) -> tuple[float, int]:
 
 
 def _slowdowns(folders: list[Path], expected: float | None) -> list[float]:
-    """How much longer finished runs took than was expected of them."""
+    """Return how many times longer finished runs took than was expected of them."""
     runs = [RunDirectory(folder) for folder in folders]
     found = [run.metrics()["train_seconds"] for run in runs if run.finished]
     return [seconds / expected for seconds in found] if expected else []

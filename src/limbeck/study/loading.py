@@ -1,4 +1,4 @@
-"""Study files: where they are, and everything that is wrong with one before anything of it runs."""
+"""Find and read study files, and report everything that is wrong with one before anything of it runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from limbeck.options import Mistake, check
 from limbeck.recipes.files import RecipeText, put, read_yaml
 from limbeck.recipes.recipe import apply_override, check_recipe, report_mistakes
 from limbeck.study.description import RECIPE_BLOCKS, STUDY_KEYS, Study
+from limbeck.tasks import find_task
 
 _VARIANTS = "'variants' holds them by name, each a mapping from settings to values."
 
 
 def shipped_studies() -> dict[str, Path]:
-    """The studies that come with limbeck, by name."""
+    """Return the files of the studies that come with limbeck, by name."""
     return {path.stem: path for path in sorted(Path(str(resources.files("limbeck.study") / "library")).glob("*.yaml"))}
 
 
 def list_studies() -> dict[str, str]:
-    """Every shipped study by name with its file's first line, every variant with the comment that begins with it."""
+    """Describe each shipped study by its file's first line, each variant by the comment that begins with its name."""
     listing: dict[str, str] = {}
     for name, file in shipped_studies().items():
         values, _, about = read_yaml(file)
@@ -39,7 +40,7 @@ def list_studies() -> dict[str, str]:
 
 
 def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
-    """A study file or shipped study, with ``key=value`` overrides; every mistake in it and its recipes at once.
+    """Read a study file or shipped study, with ``key=value`` overrides; raise every mistake in it at once.
 
     ``fsd/small`` is the variant ``small`` of the study ``fsd``: with the changes that it names under ``variants``.
     """
@@ -65,14 +66,14 @@ def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
 
 
 def _without_aliases(values: Any) -> Any:
-    """A copy in which every block is its own: to change one must not change another that YAML's ``*name`` repeats."""
+    """Copy every block: to change one must not change another that YAML's ``*name`` repeats."""
     if isinstance(values, dict):
         return {key: _without_aliases(value) for key, value in values.items()}
     return [_without_aliases(value) for value in values] if isinstance(values, list) else values
 
 
 def find_study(source: str) -> tuple[Path, str]:
-    """A study's file, and the variant that is meant (empty: the study as it is)."""
+    """Return a study's file, and the variant that is meant (empty: the study as it is)."""
     known = shipped_studies()
     for name, variant in ((source, ""), source.rpartition("/")[::2]):
         file = Path(name) if Path(name).is_file() else known.get(name)
@@ -82,13 +83,22 @@ def find_study(source: str) -> tuple[Path, str]:
 
 
 def _check_names(study: Study) -> list[Mistake]:
-    mistakes = []
-    if len(study.baselines or []) > len(MARKS):
-        message = f"a table has marks for {len(MARKS)} at most; seen: {', '.join(study.baselines or [])}."
+    return [*_check_baselines(study), *_check_method_tasks(study), *_check_settings(study)]
+
+
+def _check_baselines(study: Study) -> list[Mistake]:
+    names, mistakes = study.baselines or [], []
+    if len(names) > len(MARKS):
+        message = f"a table has marks for {len(MARKS)} at most; seen: {', '.join(names)}."
         mistakes.append(Mistake(("baselines",), message))
-    for name in study.baselines or []:
+    for name in names:
         if name not in study.methods:
             mistakes.append(Mistake(("baselines",), unknown("method", name, study.methods)))
+    return mistakes
+
+
+def _check_method_tasks(study: Study) -> list[Mistake]:
+    mistakes = []
     for label, entry in study.methods.items():
         if not isinstance(entry.get("tasks", []), list):
             message = f"is a list of tasks; seen: {entry['tasks']!r}."
@@ -98,6 +108,11 @@ def _check_names(study: Study) -> list[Mistake]:
         for name in entry.get("tasks", []):
             if str(name) not in study.tasks and (wrong := _unknown_task(str(name))):
                 mistakes.append(Mistake(("methods", label, "tasks"), wrong))
+    return mistakes
+
+
+def _check_settings(study: Study) -> list[Mistake]:
+    mistakes = []
     for where, named in (("tasks", study.tasks), ("methods", study.methods)):
         places = RECIPE_BLOCKS | ({"teacher"} if where == "tasks" else set())
         for name, changes in named.items():
@@ -112,8 +127,6 @@ def _check_names(study: Study) -> list[Mistake]:
 
 
 def _unknown_task(name: str) -> str:
-    from limbeck.tasks import find_task
-
     try:
         find_task(name)
     except LimbeckError as error:
@@ -122,7 +135,7 @@ def _unknown_task(name: str) -> str:
 
 
 def _check_recipes(study: Study) -> list[Mistake]:
-    """What is wrong with the recipes that the study stands for, each once."""
+    """Return what is wrong with the recipes that the study stands for, each mistake once."""
     mistakes: dict[Mistake, None] = {}
     for task in study.tasks:
         for found in _check_task(study, task):
@@ -158,7 +171,7 @@ def _check_task(study: Study, task: str) -> list[Mistake]:
 
 
 def _located(mistake: Mistake, where: tuple[str, ...]) -> Mistake:
-    """A mistake in the task or in what all runs share shows there; others in the method that brings them."""
+    """Point a mistake to the method that brings it, unless it is in the task or in what all runs share."""
     shared = mistake.where[:1] in (("task",), ("student",)) or (
         where != ("teacher",) and mistake.where[:1] == ("train",)
     )

@@ -1,4 +1,4 @@
-"""The jobs that a study stands for, and where in its folder each of them leaves what."""
+"""Make the jobs that a study stands for, and say where in its folder each of them leaves what."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ class _Teacher:
 
 
 class Plan:
+    """Make the jobs of a study in its folder, and count them. Nothing is run or written."""
+
     def __init__(self, study: Study, folder: Path) -> None:
         self.study, self.folder = study, folder
         self._teachers = {task: self._make_teacher(task) for task in study.tasks}
         self._caches = {task: self._make_cache_job(task) for task in study.tasks if study.teacher.cache == "auto"}
 
     def teacher_job(self, task: str) -> TrainJob | None:
-        """The job that makes a task's teacher; None where one is given."""
+        """Return the job that makes a task's teacher; None where one is given."""
         return self._teachers[task].job
 
     def teacher_shape(self, task: str) -> str:
-        """A model of the teacher's shape that is there before the teacher is."""
+        """Return a model of the teacher's shape that is there before the teacher is."""
         job = self.teacher_job(task)
         return self._teachers[task].path if job is None else str(job.values["student"]["model"])
 
     def cache_job(self, task: str) -> CacheJob | None:
-        """The job that keeps what a task's teacher computes, for all methods."""
+        """Return the job that keeps what a task's teacher computes, for all methods; None where nothing is kept."""
         return self._caches.get(task)
 
-    def train_job(self, task: str, label: str, point: GridPoint, seed: int, student: WeightsPolicy) -> TrainJob:
-        """One run of a method. Its key has the teacher's name for the path, so that moving a study changes nothing."""
+    def train_job(self, task: str, label: str, point: GridPoint, seed: int, weights: WeightsPolicy) -> TrainJob:
+        """Return the job of one run. Its key has the teacher's name for the path, so that a study can be moved."""
         study, teacher, cache = self.study, self._teachers[task], self.cache_job(task)
         identity = load_recipe(values=study.values(task, label, point, seed, teacher.name, "off"))
         values = study.values(task, label, point, seed, teacher.path, "off" if cache is None else "auto")
@@ -49,23 +51,23 @@ class Plan:
         settings = [f"{name.rpartition('.')[2]}={value}" for name, value in point.items()]
         title = " ".join([task, label, *settings, f"seed {seed}"])
         key = run_key(identity)
-        return TrainJob(key, title, str(self.folder), values, str(self.folder / "runs" / key), student)
+        return TrainJob(key, title, str(self.folder), values, str(self.folder / "runs" / key), weights)
 
     def searches(self, task: str, label: str) -> bool:
-        """Whether there is more than one setting to choose from."""
+        """Tell whether there is more than one setting to choose from."""
         study = self.study
         tpe = study.search.sampler == "tpe" and bool(study.search_space(task, label))
         return tpe or len(study.points(task, label)) > 1
 
     def count_settings(self, task: str, label: str) -> int:
-        """How many settings are tried."""
+        """Count the settings that are tried."""
         if not self.searches(task, label):
             return 1
         search = self.study.search
         return search.trials if search.sampler == "tpe" else len(self.study.points(task, label))
 
     def count_runs(self, task: str, label: str) -> int:
-        """How many runs a method has on a task."""
+        """Count the runs of a method on a task."""
         study = self.study
         if not self.searches(task, label):
             return len(study.seeds)
@@ -73,7 +75,7 @@ class Plan:
         return self.count_settings(task, label) * len(study.choosing_seeds) + len(only_reported)
 
     def count_jobs_left(self) -> int:
-        """How many jobs are still to be done, as far as that can be known before settings are chosen."""
+        """Count the jobs still to be done, as far as they can be known before settings are chosen."""
         study = self.study
         jobs = [
             job for task in study.tasks for job in (self.teacher_job(task), self.cache_job(task)) if job is not None
@@ -84,7 +86,7 @@ class Plan:
         return max(1, runs - finished) + sum(not job.finished() for job in jobs)
 
     def finished_runs(self, task: str, label: str) -> list[Path]:
-        """The folders of a method's finished runs, those of other settings left out where settings are known."""
+        """Return the folders of a method's finished runs, without those of other settings where settings are known."""
         study = self.study
         there = {file.parent.name: file.parent for file in sorted(self.folder.glob("runs/*/metrics.json"))}
         if study.search.sampler == "tpe" and self.searches(task, label):
@@ -98,7 +100,7 @@ class Plan:
         return [there[key] for key in dict.fromkeys(job.key for job in jobs) if key in there]
 
     def first_point(self, task: str, label: str) -> GridPoint:
-        """Settings as good as any to know what a method needs."""
+        """Return settings as good as any to know what a method needs."""
         space = self.study.search_space(task, label)
         return {key: value[0] if isinstance(value, list) else value["low"] for key, value in space.items()}
 

@@ -1,7 +1,7 @@
-"""Carry out a study: which job waits for which, what was chosen, and the results as one file.
+"""Run a study: submit jobs when those they wait for are done, choose settings, and write the results as one file.
 
-Every method on every task is a strand of work: its teacher, the teacher's features, the search among its settings, the
-reported runs. Strands wait for their own jobs only, and share those that are the same. All state is in the runs
+Every method on every task has a workflow: its teacher, the teacher's features, the search among its settings, the
+reported runs. Workflows wait for their own jobs only, and share those that are the same. All state is in the runs
 themselves: started again, a study passes over what is done and comes to the same choices.
 """
 
@@ -32,49 +32,51 @@ from limbeck.study.search import Trial, propose, require_optuna
 
 _LOCK = ".lock"  # all that is left of a study killed at once
 _ATTEMPTS = 2  # of a job that crashes; one that is wrong in itself is not tried again
-Failures = dict[str, str]  # why a job failed, by its key
-Strand = Generator[Sequence[Job], Failures, dict[str, Any]]
-Search = Generator[Sequence[Job], Failures, list[Trial]]
+_Failures = dict[str, str]  # why a job failed, by its key
+_Entry = dict[str, Any]  # a method on a task in results.json
+# Generators that yield the jobs to wait for and are sent which of them failed.
+_Workflow = Generator[Sequence[Job], _Failures, _Entry]
+_TrialWorkflow = Generator[Sequence[Job], _Failures, list[Trial]]
 
 
 class Watcher:
-    """Who is told of a study's progress; this one does nothing about it."""
+    """Follow a study's progress; this base class ignores it."""
 
     def started(self, job: Job) -> None:
-        """A job begins."""
+        """Take note that a job begins."""
 
     def ended(self, job: Job, error: str) -> None:
-        """A job ended; ``error`` is empty where all went well."""
+        """Take note that a job ended; ``error`` is empty where all went well."""
 
 
 def run_study(study: Study, folder: Path, engine: Engine, watcher: Watcher | None = None) -> dict[str, Any]:
-    """Do all that is missing, and write ``results.json``."""
+    """Do all that is missing in ``folder``, write ``results.json`` there, and return what it holds."""
     if study.search.sampler == "tpe":
         require_optuna()
     plan = Plan(study, folder)
     watcher = watcher or Watcher()
-    engine.started = watcher.started
+    engine.on_start = watcher.started
     names = [(task, label) for task in study.tasks for label in study.labels(task)]
-    strands = {(task, label): _strand(plan, task, label) for task, label in names}
+    workflows = {(task, label): _workflow(plan, task, label) for task, label in names}
     with _own(folder, study):
         try:
-            entries = _drive(strands, engine, watcher)
+            entries = _Scheduler(workflows, engine, watcher).run()
         finally:
             engine.close()
         if study.keep == "reported":
             for task, label in names:
                 if _has_twin(plan, task, label):
                     _delete_unreported_students(plan, entries[task, label], entries.values())
-        results = _results(plan, [entries[name] for name in strands])
+        results = _results(plan, [entries[name] for name in workflows])
         write_text(folder / STUDY_RESULTS, json.dumps(results, indent=1) + "\n")
     return results
 
 
-def _strand(plan: Plan, task: str, label: str) -> Strand:
-    """The jobs of one method on one task, in their order; sent back is which of them failed, and why."""
+def _workflow(plan: Plan, task: str, label: str) -> _Workflow:
+    """Yield the jobs of one method on one task, in their order, and return its entry in the results."""
     study = plan.study
     reported = study.reported(task, label)
-    entry: dict[str, Any] = {"task": task, "label": label, "chosen": {}, "searched": [], "runs": []}
+    entry: _Entry = {"task": task, "label": label, "chosen": {}, "searched": [], "runs": []}
     entry |= {"missing": len(study.seeds), "why": "", "reported": reported}
     teacher, cache = plan.teacher_job(task), plan.cache_job(task)
     if teacher is not None and (failed := (yield [teacher])):
@@ -86,8 +88,8 @@ def _strand(plan: Plan, task: str, label: str) -> Strand:
     if chosen is None:
         first = next((trial.why for trial in trials if trial.why), "")
         return entry | {"why": f"no setting of the search was tried to the end{first and ': '}{first}"}
-    fate: WeightsPolicy = "removed" if study.keep == "none" else "needed"
-    jobs = [plan.train_job(task, label, chosen, seed, fate) for seed in study.seeds]
+    weights: WeightsPolicy = "removed" if study.keep == "none" else "needed"
+    jobs = [plan.train_job(task, label, chosen, seed, weights) for seed in study.seeds]
     failed = yield jobs
     done = [job for job in jobs if job.key not in failed]
     entry |= {
@@ -102,20 +104,21 @@ def _strand(plan: Plan, task: str, label: str) -> Strand:
     return entry
 
 
-def _search(plan: Plan, task: str, label: str) -> Search:
+def _search(plan: Plan, task: str, label: str) -> _TrialWorkflow:
+    """Yield the runs of the search among a method's settings, and return what each setting scored."""
     study = plan.study
     if not plan.searches(task, label):
         return []
     if study.search.sampler == "tpe":
-        return (yield from _proposals(plan, task, label))
+        return (yield from _search_with_optuna(plan, task, label))
     points = study.points(task, label)
     jobs = [_jobs_of(plan, task, label, point) for point in points]
     failed = yield [job for of_point in jobs for job in of_point]
     return [_trial(point, of_point, failed) for point, of_point in zip(points, jobs, strict=True)]
 
 
-def _proposals(plan: Plan, task: str, label: str) -> Search:
-    """One trial after the other, because each proposal rests on all before it."""
+def _search_with_optuna(plan: Plan, task: str, label: str) -> _TrialWorkflow:
+    """Yield one trial after the other, because each proposal rests on all before it."""
     search, space = plan.study.search, plan.study.search_space(task, label)
     trials: list[Trial] = []
     # by seed: one that does badly with every setting says nothing about this one
@@ -134,7 +137,7 @@ def _proposals(plan: Plan, task: str, label: str) -> Search:
 
 
 def _jobs_of(plan: Plan, task: str, label: str, point: GridPoint) -> list[TrainJob]:
-    """The runs that show how good a setting is. Their students stay where they may be reported."""
+    """Return the runs that show how good a setting is. Their students stay where they may be reported."""
     study = plan.study
     kept = {"all": study.choosing_seeds, "reported": study.seeds, "none": []}[study.keep]
     return [
@@ -142,12 +145,12 @@ def _jobs_of(plan: Plan, task: str, label: str, point: GridPoint) -> list[TrainJ
     ]
 
 
-def _trial(point: GridPoint, jobs: Sequence[TrainJob], failed: Failures) -> Trial:
+def _trial(point: GridPoint, jobs: Sequence[TrainJob], failed: _Failures) -> Trial:
     return Trial(point, _score(jobs, failed), next((failed[job.key] for job in jobs if job.key in failed), ""))
 
 
-def _score(jobs: Sequence[TrainJob], failed: Failures) -> float | None:
-    """The mean over the seeds that choose; None where one failed, diverged or was not worth finishing."""
+def _score(jobs: Sequence[TrainJob], failed: _Failures) -> float | None:
+    """Return the mean over the seeds that choose; None where one failed, diverged or was not worth finishing."""
     if any(job.key in failed or not job.directory.finished for job in jobs):
         return None
     score = fmean(job.directory.metrics()["score"] for job in jobs)
@@ -155,14 +158,14 @@ def _score(jobs: Sequence[TrainJob], failed: Failures) -> float | None:
 
 
 def _history(run: RunDirectory) -> tuple[float, ...]:
-    """The score after each evaluation during a run's training."""
+    """Return the score after each evaluation during a run's training."""
     metric = run.metrics()["metric"]
     entries = map(json.loads, (run.path / "history.jsonl").read_text().splitlines())
     return tuple(entry[f"eval_{metric}"] for entry in entries if f"eval_{metric}" in entry)
 
 
 def _maximise(plan: Plan, task: str, label: str, trials: Sequence[Trial]) -> bool:
-    """Whether more is better, which any finished run knows."""
+    """Tell whether more is better, which any finished run knows."""
     for trial in trials:
         if trial.score is not None:
             job = _jobs_of(plan, task, label, trial.point)[0]
@@ -171,7 +174,7 @@ def _maximise(plan: Plan, task: str, label: str, trials: Sequence[Trial]) -> boo
 
 
 def _best(trials: Sequence[Trial], maximise: bool) -> GridPoint | None:
-    """The point with the best score, the first of several."""
+    """Return the point with the best score, the first of several."""
     scored = [trial for trial in trials if trial.score is not None]
     if not scored:
         return None
@@ -179,13 +182,13 @@ def _best(trials: Sequence[Trial], maximise: bool) -> GridPoint | None:
 
 
 def _has_twin(plan: Plan, task: str, label: str) -> bool:
-    """Whether another entry is the same method, so that it may report a run with which this one only chose."""
+    """Tell whether another entry is the same method, so that it may report a run with which this one only chose."""
     methods = Counter(plan.study.method(task, other) for other in plan.study.labels(task))
     return methods[plan.study.method(task, label)] > 1
 
 
-def _delete_unreported_students(plan: Plan, entry: dict[str, Any], reporting: Iterable[dict[str, Any]]) -> None:
-    """The weights of an entry's runs that only served to choose."""
+def _delete_unreported_students(plan: Plan, entry: _Entry, reporting: Iterable[_Entry]) -> None:
+    """Delete the weights of an entry's runs that only served to choose."""
     reported = {plan.folder / run for other in reporting for run in other["runs"]}
     for trial in entry["searched"]:
         for job in _jobs_of(plan, entry["task"], entry["label"], trial["point"]):
@@ -193,52 +196,66 @@ def _delete_unreported_students(plan: Plan, entry: dict[str, Any], reporting: It
                 job.delete_students()
 
 
-def _drive(strands: Mapping[Any, Strand], engine: Engine, watcher: Watcher) -> dict[Any, dict[str, Any]]:
-    """Keep every strand going until all have returned what came of them."""
-    waiting: dict[Any, dict[str, Job]] = {}  # what each strand asked for last
-    running: dict[str, Job] = {}
-    attempts: dict[str, int] = {}
-    failed: Failures = {}
-    entries: dict[Any, dict[str, Any]] = {}
+class _Scheduler:
+    """Keep every workflow going until all have returned their entries. Each job runs once, whoever asks for it."""
 
-    def go_on(name: Any, reply: Failures | None) -> None:
-        """Submit what the strand asks for next, until there is something to wait for."""
+    def __init__(self, workflows: Mapping[Any, _Workflow], engine: Engine, watcher: Watcher) -> None:
+        self._workflows, self._engine, self._watcher = workflows, engine, watcher
+        self._waiting: dict[Any, dict[str, Job]] = {}  # what each workflow asked for last
+        self._running: dict[str, Job] = {}
+        self._attempts: Counter[str] = Counter()
+        self._failed: _Failures = {}
+        self._entries: dict[Any, _Entry] = {}
+
+    def run(self) -> dict[Any, _Entry]:
+        """Return the entry of each workflow, by its name."""
+        for name in self._workflows:
+            self._advance(name, None)
+        while self._running:
+            self._finish_one()
+        return self._entries
+
+    def _advance(self, name: Any, reply: _Failures | None) -> None:
+        """Submit what the workflow asks for next, until there is something to wait for."""
         while True:
             try:
-                jobs = {job.key: job for job in strands[name].send(reply)}  # type: ignore[arg-type]
+                jobs = {job.key: job for job in self._workflows[name].send(reply)}  # type: ignore[arg-type]
             except StopIteration as end:
-                entries[name] = end.value
-                waiting.pop(name, None)
+                self._entries[name] = end.value
+                self._waiting.pop(name, None)
                 return
             for key, job in jobs.items():
-                if key not in running and key not in failed and not job.finished():
-                    running[key] = job
-                    engine.submit(job)
-            waiting[name] = jobs
-            if running.keys() & jobs.keys():
+                if key not in self._running and key not in self._failed and not job.finished():
+                    self._submit(job)
+            self._waiting[name] = jobs
+            if self._running.keys() & jobs.keys():
                 return
-            reply = {key: failed[key] for key in jobs if key in failed}
+            reply = self._failures_among(jobs)
 
-    for name in strands:
-        go_on(name, None)
-    while running:
-        outcome = engine.next()
-        job = running.pop(outcome.key)
-        attempts[job.key] = attempts.get(job.key, 0) + 1
-        watcher.ended(job, outcome.error)
-        if outcome.error and not outcome.final and attempts[job.key] < _ATTEMPTS:
-            running[job.key] = job
-            engine.submit(job)
-            continue
+    def _submit(self, job: Job) -> None:
+        self._running[job.key] = job
+        self._engine.submit(job)
+
+    def _failures_among(self, jobs: Iterable[str]) -> _Failures:
+        return {key: self._failed[key] for key in jobs if key in self._failed}
+
+    def _finish_one(self) -> None:
+        """Wait for a job to end, and advance the workflows that waited for it alone."""
+        outcome = self._engine.next_outcome()
+        job = self._running.pop(outcome.key)
+        self._attempts[job.key] += 1
+        self._watcher.ended(job, outcome.error)
+        if outcome.error and not outcome.final and self._attempts[job.key] < _ATTEMPTS:
+            self._submit(job)
+            return
         if outcome.error:
-            failed[job.key] = outcome.error
-        for name, jobs in list(waiting.items()):
-            if job.key in jobs and not running.keys() & jobs.keys():
-                go_on(name, {key: failed[key] for key in jobs if key in failed})
-    return entries
+            self._failed[job.key] = outcome.error
+        for name, jobs in list(self._waiting.items()):
+            if job.key in jobs and not self._running.keys() & jobs.keys():
+                self._advance(name, self._failures_among(jobs))
 
 
-def _results(plan: Plan, entries: list[dict[str, Any]]) -> dict[str, Any]:
+def _results(plan: Plan, entries: list[_Entry]) -> dict[str, Any]:
     study = plan.study
     teachers = {task: job for task in study.tasks if (job := plan.teacher_job(task)) is not None}
     return {
@@ -255,7 +272,7 @@ def _results(plan: Plan, entries: list[dict[str, Any]]) -> dict[str, Any]:
 
 @contextmanager
 def _own(folder: Path, study: Study) -> Iterator[None]:
-    """One process at a time works on a study; its settings are written there before anything runs."""
+    """Lock a study's folder, so that one process at a time works on it, and write the study's settings there."""
     others = [file for file in folder.iterdir() if file.name != _LOCK] if folder.is_dir() else []
     if folder.is_file() or (others and not (folder / "study.yaml").is_file()):
         raise RunError(f"{folder} holds other files and is no study. Choose another --output.")

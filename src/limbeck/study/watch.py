@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a live table on a terminal, a line for each finished job elsewhere."""
+"""Show a study's progress: a live table on a terminal, a line for each finished job elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from limbeck.study.runner import Watcher
 
 
 class _LineProgress(Watcher):
-    """Counts jobs and says how each ended. ``total`` is how many there are to do."""
+    """Count jobs and say how each ended. ``total`` is how many there are to do."""
 
     def __init__(self, total: int, console: Console) -> None:
         self._total, self._console = total, console
@@ -49,14 +49,14 @@ class _LineProgress(Watcher):
         self._console.print(f"{line}{about}", highlight=False, markup=False, soft_wrap=True)
 
     def seconds_left(self) -> float:
-        """If the runs that are left take as long as those before; teachers and caches take another time."""
+        """Return how long the rest takes if its runs are like those before; teachers and caches are not."""
         if not self._runs_done:
             return 0.0
         return (time.monotonic() - self._first_run) / self._runs_done * max(0, self._total - len(self._done))
 
 
 class _LiveProgress(_LineProgress):
-    """Beside the lines, what runs now and for how long."""
+    """Show beside the lines what runs now and for how long."""
 
     def __init__(self, total: int, console: Console) -> None:
         super().__init__(total, console)
@@ -77,7 +77,7 @@ class _LiveProgress(_LineProgress):
 
 @contextmanager
 def watching(total: int) -> Iterator[Watcher]:
-    """Somebody to tell of a study's progress."""
+    """Give a watcher that shows a study's progress while the block runs."""
     console = Console(stderr=True)
     if os.environ.get(QUIET):
         yield Watcher()
@@ -105,7 +105,7 @@ def _outcome(job: Job, error: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``3.5 h``."""
+    """Write a time for people: ``45 s``, ``12 min``, ``3.5 h``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

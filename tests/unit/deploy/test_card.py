@@ -1,4 +1,4 @@
-"""The model card: every number in it was measured, and the hub can read it."""
+"""Check the model card: every number in it was measured, and the hub can read it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SERVED = SimpleNamespace(
 
 @pytest.fixture()
 def runs(tmp_path):
-    """Three seeds of a student whose teacher is a run itself, made from a model in some folder."""
+    """Write three seeds of a student whose teacher is a run itself, made from a model in some folder."""
     teacher = tmp_path / "home" / "teacher-run"
     make_run(teacher, 9, 0.8, {"student": {"model": str(tmp_path / "home" / "gte-small")}, "method": {"name": "ft"}})
     student = {"student": {"from": "teacher", "keep": "first:6"}, "teacher": {"model": str(teacher)}}

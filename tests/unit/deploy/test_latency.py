@@ -1,4 +1,4 @@
-"""Timing in turns: order, percentiles, batches, names and the figure; nothing here depends on seconds."""
+"""Check timing in turns: order, percentiles, batches, names and the figure; nothing here depends on seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TURN = _WARM_UP + _MEASURED
 
 
 class Machine:
-    """A clock that only calls move; ``slow`` says how much slower the machine is at a time."""
+    """Keep a clock that only calls move; ``slow`` says how much slower the machine is at a time."""
 
     def __init__(self, slow=lambda now: 1.0):
         self.now, self.slow, self.made = 0.0, slow, []
@@ -44,7 +44,7 @@ class Machine:
 
 
 def runs_of(names):
-    """``aabb`` as [("a", 2), ("b", 2)]."""
+    """Count repeats: ``aabb`` becomes [("a", 2), ("b", 2)]."""
     runs = []
     for name in names:
         if runs and runs[-1][0] == name:
@@ -71,7 +71,7 @@ def test_a_call_that_takes_longer_than_a_turn_is_made_twice_and_counts_once():
 
 
 def test_what_a_model_suffers_from_the_one_before_it_does_not_count():
-    """Threads of ``b`` stay awake for a while after its turn, and make ``a`` four times as slow meanwhile."""
+    """Let threads of ``b`` stay awake for a while after its turn, which makes ``a`` four times as slow meanwhile."""
     machine, ended = Machine(), [-math.inf]
 
     def b():
@@ -93,7 +93,7 @@ def test_time_decides_how_many_turns_there_are(seconds, turns):
 
 
 def test_a_busy_moment_hits_all_models_alike():
-    """The machine is four times as slow for half of the time, and the ratio of the medians is as it would be."""
+    """Make the machine four times as slow for half of the time: the ratio of the medians is as it would be."""
     machine = Machine(lambda now: 4.0 if int(now / (8 * _TURN)) % 2 else 1.0)
     slow, fast = time_in_turns(
         [machine.model("slow", _TURN / 10), machine.model("fast", _TURN / 20)], 100 * _TURN, machine.clock

@@ -1,4 +1,4 @@
-"""When an export counts as the same model."""
+"""Check when an export counts as the same model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def parity(form, after, before=LOGITS, max_drop=0.01, tokens=1, **options):
 
 
 def flipped(count):
-    """So many wrong answers."""
+    """Give so many wrong answers."""
     changed = LOGITS.copy()
     changed[:count] = changed[:count, ::-1]
     return changed

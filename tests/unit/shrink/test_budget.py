@@ -1,4 +1,4 @@
-"""Shrinking without a model: budgets, the choice of layers from made-up timings, scores, and what is said of them."""
+"""Check shrinking without a model: budgets, the choice of layers from made-up timings, scores, the summary."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from limbeck.errors import ModelError, RecipeError, RunError
 from limbeck.metrics import METRICS
 from limbeck.shrink.budget import Budget, choose_depth
 from limbeck.shrink.plan import Request, Workspace, epochs_that_fit
-from limbeck.shrink.scores import TEACHER, ModelScores, halves
+from limbeck.shrink.scores import TEACHER_NAME, ModelScores, halves
 from limbeck.shrink.summary import findings, summary_page
 
 # Budgets
@@ -56,7 +56,7 @@ def test_a_share_has_some_tolerance_and_milliseconds_have_none():
 
 
 class Timer:
-    """Made-up milliseconds by depth; remembers what was measured together."""
+    """Give made-up milliseconds by depth, and remember what was measured together."""
 
     def __init__(self, milliseconds):
         self.milliseconds, self.asked = milliseconds, []
@@ -95,7 +95,7 @@ def test_the_deepest_student_within_the_budget_is_taken(budget, layers, met):
 
 
 def test_a_choice_is_measured_before_it_is_believed():
-    """Nine layers are far slower than those before and after them let one expect."""
+    """Make nine layers far slower than those before and after them let one expect."""
     timer = Timer(lambda depth: 100.0 if depth in (8, 9) else affine(depth))
     chosen = choose_depth(12, Budget.parse("40ms"), timer)
     assert chosen.layers == 7 and chosen.met
@@ -103,7 +103,7 @@ def test_a_choice_is_measured_before_it_is_believed():
 
 
 def test_a_share_is_of_the_teacher_as_it_was_measured_beside_the_student():
-    """The machine becomes twice as slow after the first measurement, for both."""
+    """Make the machine twice as slow after the first measurement, for both."""
     calls = []
 
     def timer(depths):
@@ -192,8 +192,8 @@ def test_halves_of_label_sets():
         assert labels[rows].sum(axis=0).tolist() == [5, 5]
 
 
-def judge_of(shares, rows=400, seed=0):
-    """Models that are right on about these shares of the rows."""
+def scores_of(shares, rows=400, seed=0):
+    """Make models that are right on about these shares of the rows."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, 3, rows)
     made = {name: np.where(generator.random(rows) < share, labels, (labels + 1) % 3) for name, share in shares.items()}
@@ -201,7 +201,7 @@ def judge_of(shares, rows=400, seed=0):
 
 
 def test_scores_are_of_the_rows_that_did_not_choose():
-    scores = judge_of({"ft": 0.7, TEACHER: 0.9})
+    scores = scores_of({"ft": 0.7, TEACHER_NAME: 0.9})
     choosing, reported = halves(scores.labels)
     lucky = np.array((scores.labels + 1) % 3)
     lucky[choosing] = scores.labels[choosing]
@@ -215,34 +215,34 @@ def test_scores_are_of_the_rows_that_did_not_choose():
 
 
 def test_of_equals_the_first_is_taken():
-    scores = judge_of({"ft": 0.8, TEACHER: 0.9})
+    scores = scores_of({"ft": 0.8, TEACHER_NAME: 0.9})
     scores = scores.with_predictions({"kd": scores.predictions["ft"]})
     assert scores.best(["ft", "kd"]) == "ft" and scores.best(["kd", "ft"]) == "kd"
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "pearson"])
 def test_intervals_are_those_of_a_plain_bootstrap(metric):
-    scores = judge_of({"kd": 0.8, TEACHER: 0.9}, rows=120)
+    scores = scores_of({"kd": 0.8, TEACHER_NAME: 0.9}, rows=120)
     scores = ModelScores(metric, scores.labels, scores.predictions)
     rows, generator = halves(scores.labels).reported, np.random.default_rng(1)
-    labels, ours, theirs = scores.labels[rows], scores.predictions["kd"][rows], scores.predictions[TEACHER][rows]
+    labels, ours, theirs = scores.labels[rows], scores.predictions["kd"][rows], scores.predictions[TEACHER_NAME][rows]
     drawn = [generator.integers(len(rows), size=len(rows)) for _ in range(500)]
-    scores = [METRICS[metric](ours[draw], labels[draw]) for draw in drawn]
+    drawn_scores = [METRICS[metric](ours[draw], labels[draw]) for draw in drawn]
     score = scores.score("kd")
     assert score["value"] == pytest.approx(METRICS[metric](ours, labels))
-    assert [score["low"], score["high"]] == pytest.approx(np.percentile(scores, [2.5, 97.5]), abs=0.04)
+    assert [score["low"], score["high"]] == pytest.approx(np.percentile(drawn_scores, [2.5, 97.5]), abs=0.04)
     differences = [
         METRICS[metric](ours[draw], labels[draw]) - METRICS[metric](theirs[draw], labels[draw]) for draw in drawn
     ]
-    found = scores.difference("kd", TEACHER)
+    found = scores.difference("kd", TEACHER_NAME)
     assert [found["low"], found["high"]] == pytest.approx(np.percentile(differences, [2.5, 97.5]), abs=0.04)
 
 
 def test_agreement_is_with_the_teacher():
-    scores = judge_of({"kd": 0.8, TEACHER: 0.9})
+    scores = scores_of({"kd": 0.8, TEACHER_NAME: 0.9})
     rows = halves(scores.labels).reported
-    assert scores.agreement("kd") == (scores.predictions["kd"][rows] == scores.predictions[TEACHER][rows]).mean()
-    assert scores.agreement(TEACHER) == 1.0
+    assert scores.agreement("kd") == (scores.predictions["kd"][rows] == scores.predictions[TEACHER_NAME][rows]).mean()
+    assert scores.agreement(TEACHER_NAME) == 1.0
 
 
 # What is said

@@ -1,4 +1,4 @@
-"""Which settings Optuna proposes, and which trials it gives up: functions of what was tried, and nothing else."""
+"""Check which settings Optuna proposes and which trials it gives up: functions of what was tried, and nothing else."""
 
 from __future__ import annotations
 

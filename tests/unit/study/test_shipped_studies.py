@@ -1,4 +1,4 @@
-"""The studies that come with limbeck are valid, fit the models that they name, and together hold the papers' scores."""
+"""Check that shipped studies are valid, fit the models that they name, and together hold the papers' scores."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_recipes_are_of_the_task_the_teacher_and_the_paper(name):
 
 
 def shipped_head(name: str) -> str:
-    """``Jung et al. 2023`` of a study's first line."""
+    """Return the paper that a study's first line names: ``Jung et al. 2023``."""
     return list_studies()[name.partition("/")[0]].partition(",")[0]
 
 

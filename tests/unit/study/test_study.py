@@ -1,4 +1,4 @@
-"""Studies: what a file stands for, in which order it is done, what is chosen, and that nothing is done twice."""
+"""Check what a study's file stands for, in which order it is done, what is chosen, and that nothing is done twice."""
 
 from __future__ import annotations
 
@@ -379,7 +379,7 @@ def test_a_method_that_is_added_later_is_cached_too(study_of, tmp_path, monkeypa
     teacher = {"fine_tuned": "models/bert-{task}"}
 
     def cached(**methods):
-        """Which of these methods a study reads from its cache, after the job is done where it is not."""
+        """Return which of these methods a study reads from its cache, after the job is done where it is not."""
         plan = Plan(study_of(teacher=teacher, methods=methods), tmp_path)
         cache = plan.cache_job("glue/rte")
         if not cache.finished():
@@ -467,14 +467,14 @@ def test_a_worker_that_died_while_it_waited_is_replaced(tmp_path):
     jobs = [TrainJob(key, key, str(tmp_path), {"seed": 1}, str(tmp_path / "runs" / key)) for key in "ab"]
     try:
         engine.submit(jobs[0])
-        assert engine.next().error == ""
+        assert engine.next_outcome().error == ""
         process = engine._workers[0]._process
         process.kill()
         process.join()
         engine.submit(jobs[1])
-        assert "SIGKILL" in engine.next().error
+        assert "SIGKILL" in engine.next_outcome().error
         engine.submit(jobs[1])
-        assert engine.next().error == ""
+        assert engine.next_outcome().error == ""
     finally:
         engine.close()
 
@@ -484,7 +484,7 @@ def test_a_workers_job_may_have_processes_of_its_own(tmp_path):
     engine = Workers(1, 1, fake_work.has_a_child)
     try:
         engine.submit(TrainJob("a", "a", str(tmp_path), {"seed": 1}, str(tmp_path / "runs" / "a")))
-        assert engine.next().error == ""
+        assert engine.next_outcome().error == ""
     finally:
         engine.close()
 

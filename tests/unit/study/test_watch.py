@@ -1,4 +1,4 @@
-"""What is shown while a study runs."""
+"""Check what is shown while a study runs."""
 
 from __future__ import annotations
 
