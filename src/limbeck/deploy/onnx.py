@@ -98,7 +98,7 @@ def _strip_source_paths(graph: Any) -> None:
 
 
 def _write_int8(source: Path, target: Path) -> None:
-    """Write weights of linear layers and embeddings in 8 bits, with a scale for each output; not activations.
+    """Write weights of linear layers and embeddings in 8 bits, with a scale for each output; quantise activations live.
 
     Seven of the bits are used: older processors add up products of eight in 16 bits, where they overflow, and a file
     that was checked on one machine must answer the same on another.

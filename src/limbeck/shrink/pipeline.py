@@ -56,9 +56,9 @@ def shrink(request: Request, output: Path) -> dict[str, Any]:
         logger.info("%s is finished already.", output)
         return done
     with locked(output):
-        teacher = _teacher(request, task, workspace)
+        teacher = _make_teacher(request, task, workspace)
         _choose_student(request, task, teacher, budget, workspace)
-        runs, failed = _students(request, task, teacher, workspace)
+        runs, failed = _train_students(request, task, teacher, workspace)
         scores = ModelScores.of(runs)
         method = scores.best(list(runs))
         logger.info("Step 4 of 4: %s is best; its student is exported and measured.", method)
@@ -85,7 +85,7 @@ def _seconds(request: Request) -> float:
     return 60 * request.minutes
 
 
-def _teacher(request: Request, task: Task, workspace: Workspace) -> str:
+def _make_teacher(request: Request, task: Task, workspace: Workspace) -> str:
     """Return the model itself if it knows the task, else what fine-tuning makes of it."""
     if "teacher" not in workspace.plan:
         why = reason_to_fine_tune(request.model, task)
@@ -121,10 +121,10 @@ def _choose_student(request: Request, task: Task, teacher: str, budget: Budget, 
 
 def _teacher_recipe(request: Request, task: Task, epochs: float) -> Recipe:
     values = {"task": request.task_block(), "student": {"model": request.model}, "method": {"name": "ft"}}
-    return load_recipe(values=values | {"train": _train(request, task, epochs, 1.0), "seed": request.seed})
+    return load_recipe(values=values | {"train": _train_block(request, task, epochs, 1.0), "seed": request.seed})
 
 
-def _train(request: Request, task: Task, epochs: float, faster: float) -> dict[str, Any]:
+def _train_block(request: Request, task: Task, epochs: float, faster: float) -> dict[str, Any]:
     width = load_config(request.model).hidden_size
     return {
         "epochs": epochs,
@@ -142,7 +142,7 @@ def _study(request: Request, task: Task, teacher: str, layers: int, epochs: floa
             "task": request.task_block(),
             "teacher": {"fine_tuned": teacher, "cache_dtype": "float16"},
             "student": {"from": "teacher", "keep": f"first:{layers}"},
-            "train": _train(request, task, epochs, _STUDENT_RATE),
+            "train": _train_block(request, task, epochs, _STUDENT_RATE),
             "methods": list(TRIED_METHODS),
             "seeds": [request.seed],
         }
@@ -155,7 +155,7 @@ def _student_recipe(request: Request, task: Task, teacher: str, layers: int) -> 
     return load_recipe(values=values)
 
 
-def _students(
+def _train_students(
     request: Request, task: Task, teacher: str, workspace: Workspace
 ) -> tuple[dict[str, Path], dict[str, str]]:
     """Train a student by each method; return the runs by method, and why others failed."""
