@@ -75,13 +75,13 @@ def main() -> None:
     """``python -m helpers.fake_training STUDY FOLDER WORKERS``: a study of quick runs, to be killed."""
     import sys
 
-    from limbeck.study.conduct import conduct
     from limbeck.study.engines import InProcess, Workers
     from limbeck.study.loading import load_study
+    from limbeck.study.runner import run_study
 
     source, folder, workers = sys.argv[1:]
     engine = Workers(int(workers), 1, quick) if int(workers) > 1 else InProcess(work=quick)
-    conduct(load_study(source), Path(folder), engine)
+    run_study(load_study(source), Path(folder), engine)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ from helpers.tiny import read_json, tiny_model
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck.deploy.bench import bench
-from limbeck.deploy.memory import memory_of
+from limbeck.deploy.memory import measure_memory
 from limbeck.deploy.onnx import write_onnx
 from limbeck.errors import ModelError
-from limbeck.inference.served import open_served
+from limbeck.inference.served import load_served
 from limbeck.models.students import keep_layers
 
 needs_onnx = pytest.mark.skipif(
@@ -36,7 +36,7 @@ def student_folder(teacher_folder, tmp_path_factory):
 def int8_folder(student_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models") / "int8"
     folder.mkdir()
-    served = open_served(student_folder)
+    served = load_served(student_folder)
     for part in (served.config, served.tokenizer):
         part.save_pretrained(folder)
     write_onnx(served.model, served.tokenizer.model_input_names, folder, "onnx-int8")
@@ -79,7 +79,7 @@ def test_memory_is_that_of_the_model_and_not_of_the_libraries(teacher_folder, tm
     model = tiny_model("bert", depth=1, vocab_size=200_000)
     model.save_pretrained(tmp_path / "large")
     AutoTokenizer.from_pretrained(teacher_folder).save_pretrained(tmp_path / "large")
-    small, large = (memory_of(str(folder), 1, 4, 1) for folder in (teacher_folder, tmp_path / "large"))
+    small, large = (measure_memory(str(folder), 1, 4, 1) for folder in (teacher_folder, tmp_path / "large"))
     assert small is not None and large is not None
     assert 0 < small < 100e6 and 20e6 < large - small < 60e6
 
@@ -87,7 +87,7 @@ def test_memory_is_that_of_the_model_and_not_of_the_libraries(teacher_folder, tm
 def test_a_model_whose_memory_cannot_be_measured_is_named(tmp_path):
     if Path("/proc/self/status").is_file():
         with pytest.raises(ModelError, match=r"The memory of .*nothing could not be measured: .*--no-memory"):
-            memory_of(str(tmp_path / "nothing"), 1, 4, 1)
+            measure_memory(str(tmp_path / "nothing"), 1, 4, 1)
 
 
 def test_the_number_of_threads_is_as_before_afterwards(teacher_folder):

@@ -21,7 +21,7 @@ from limbeck.deploy.export import export
 from limbeck.deploy.onnx import write_onnx
 from limbeck.errors import ExportError, MissingExtra, ModelError, RecipeError, RunError
 from limbeck.inference.predict import predict_file
-from limbeck.inference.served import FORMS, OnnxServed, open_served
+from limbeck.inference.served import EXPORT_FORMS, OnnxServed, load_served
 from limbeck.models.capture import logits_of
 from limbeck.models.families import FAMILIES
 from limbeck.tasks.files import read_columns
@@ -61,9 +61,9 @@ def test_a_hugging_face_folder_is_exact(name, trained, exported, monkeypatch, ca
     assert run_card(exported("hf", name), monkeypatch, capsys)
 
 
-@pytest.mark.parametrize("form", FORMS[1:])
+@pytest.mark.parametrize("form", EXPORT_FORMS[1:])
 def test_onnx_folders_serve_batches_of_any_shape(form, trained, exported):
-    ours, theirs = open_served(exported(form)), open_served(trained("kd"))
+    ours, theirs = load_served(exported(form)), load_served(trained("kd"))
     assert ours.form == form and ours.parameters == theirs.parameters
     for lengths, width in (((1,), None), ((3,), 16), ((16, 2, 9, 1, 7), None)):
         batch = tiny_batch(lengths, width=width, seed=3)
@@ -75,14 +75,14 @@ def test_onnx_folders_serve_batches_of_any_shape(form, trained, exported):
 
 
 def test_segments_reach_an_onnx_model(trained, exported):
-    ours, theirs = open_served(exported("onnx")), open_served(trained("kd"))
+    ours, theirs = load_served(exported("onnx")), load_served(trained("kd"))
     batch = ours.tokenizer(["a cat", "the dog"], ["sees a bird today", "not"], padding=True, return_tensors="pt")
     without = batch | {"token_type_ids": torch.zeros_like(batch["input_ids"])}
     np.testing.assert_allclose(ours.logits(batch), theirs.logits(batch), atol=1e-5)
     assert np.abs(ours.logits(batch) - ours.logits(without)).max() > 1e-3
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EXPORT_FORMS)
 def test_every_form_evaluates_and_predicts(form, trained, exported, tmp_path, monkeypatch, capsys):
     task = recipe_of(trained("kd"))["task"]
     options = [f"task.{name}={value}" for name, value in task.items() if name not in ("name", "separator")]
@@ -104,7 +104,7 @@ def test_an_export_for_another_task_is_not_evaluated(trained, exported):
         evaluate(exported("onnx"), task="tokens", overrides=[f"task.{k}={block[k]}" for k in ("train", "validation")])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", EXPORT_FORMS)
 def test_no_file_tells_of_this_machine(form, trained, exported):
     places = (trained("kd").parent.parent, sys.prefix, shutil.which("python"))
     for file in exported(form).iterdir():
@@ -233,7 +233,7 @@ def test_the_extra_is_named_where_it_is_missing(trained, exported, monkeypatch, 
         export(trained("kd"), "onnx", tmp_path / "out")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingExtra, match=r"limbeck\[onnx\]"):
-        open_served(folder)
+        load_served(folder)
 
 
 def test_a_damaged_onnx_file_is_one_message(exported, tmp_path, command):
@@ -272,7 +272,7 @@ def test_each_family_converts(family, problem, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS[1:])
+@pytest.mark.parametrize("form", EXPORT_FORMS[1:])
 @pytest.mark.parametrize("name", ["gpt2", "regression", "multi_label", "tokens", "span"])
 def test_each_problem_in_onnx(name, form, exported, monkeypatch, capsys):
     try:
@@ -281,4 +281,4 @@ def test_each_problem_in_onnx(name, form, exported, monkeypatch, capsys):
         # barely trained models of so few weights may not survive 8 bits; what then matters is that it is said
         assert form == "onnx-int8"
         return
-    assert isinstance(open_served(folder), OnnxServed) and run_card(folder, monkeypatch, capsys)
+    assert isinstance(load_served(folder), OnnxServed) and run_card(folder, monkeypatch, capsys)

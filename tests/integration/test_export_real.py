@@ -13,7 +13,7 @@ from helpers.tiny import ROOT, SHARED
 from limbeck import execute, load_recipe
 from limbeck.compare.answers import read_answers
 from limbeck.deploy.export import export
-from limbeck.inference.served import FORMS
+from limbeck.inference.served import EXPORT_FORMS
 from limbeck.tasks import load_task
 
 GLUE, BANKING = SHARED / "data" / "glue", SHARED / "data" / "banking77"
@@ -57,7 +57,7 @@ def test_round_trip_without_limbeck(name, tmp_path):
     run = execute(load_recipe(values=recipe), tmp_path / "run", show_data=False)
     assert len(set(read_answers(run.path / "predictions.parquet").predictions)) > 1  # else every form would agree
     examples = write_examples(block, tmp_path / "examples.json")
-    for form in FORMS:
+    for form in EXPORT_FORMS:
         export(run.path, form, tmp_path / form, max_drop=TOLERANCE[form])
         score = score_without_limbeck(tmp_path / form, examples)
         assert score == pytest.approx(run.metrics()["score"], abs=TOLERANCE[form])

@@ -14,18 +14,18 @@ import yaml
 from helpers.tiny import read_json, sentences, tiny_model, write_csv
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-import limbeck.shrink.shrink
+import limbeck.shrink.pipeline
 import limbeck.study.jobs
-from limbeck.deploy.latency import token_batch
+from limbeck.deploy.latency import random_batch
 from limbeck.errors import MissingExtra
 from limbeck.inference.predict import predict_file
 from limbeck.inference.served import TorchServed
 from limbeck.shrink import size as shrink_size
 from limbeck.shrink.budget import Budget
+from limbeck.shrink.pipeline import TRIED_METHODS, shrink
 from limbeck.shrink.plan import Request
-from limbeck.shrink.shrink import METHODS, shrink
-from limbeck.shrink.teacher import why_no_teacher
-from limbeck.shrink.verdict import page
+from limbeck.shrink.summary import summary_page
+from limbeck.shrink.teacher import reason_to_fine_tune
 from limbeck.tasks import load_task
 
 needs_onnx = pytest.mark.skipif(
@@ -87,7 +87,7 @@ def test_the_figures_are_those_of_the_run_directories(shrunk):
     folder, summary = shrunk
     assert summary == read_json(folder / "summary.json")
     entries = {entry["method"]: entry for entry in summary["methods"]}
-    assert list(entries) == list(METHODS)
+    assert list(entries) == list(TRIED_METHODS)
     found = {name: predictions_of(folder / entry["run"]) for name, entry in entries.items()}
     labels = found["ft"]["label"]
     rows = reported_rows(labels)
@@ -105,7 +105,7 @@ def test_the_figures_are_those_of_the_run_directories(shrunk):
     assert summary["majority"] == pytest.approx((labels[rows] == ["negative", "positive"].index(most)).mean())
     assert summary["teacher"]["score"]["value"] == pytest.approx(teacher)
     chosen = summary["student"]["method"]
-    assert chosen == max(METHODS, key=lambda name: entries[name]["chosen_by"])
+    assert chosen == max(TRIED_METHODS, key=lambda name: entries[name]["chosen_by"])
     assert summary["against_teacher"]["value"] == pytest.approx(entries[chosen]["score"]["value"] - teacher)
     recipe = yaml.safe_load((folder / entries[chosen]["run"] / "recipe.yaml").read_text())
     assert recipe["student"] == {"from": "teacher", "keep": f"first:{summary['student']['layers']}"}
@@ -144,7 +144,7 @@ def test_every_form_is_exported_scored_and_counted(shrunk, files, tmp_path):
 @pytest.mark.parametrize(("kind", "metric"), [("numbers", "pearson"), ("several labels", "micro_f1")])
 def test_numbers_and_several_labels(kind, metric, base_folder, files, tmp_path, monkeypatch):
     """The problem is told from the column, all the way to the page and the forms that are served."""
-    monkeypatch.setattr(limbeck.shrink.shrink, "METHODS", ("ft", "kd"))
+    monkeypatch.setattr(limbeck.shrink.pipeline, "TRIED_METHODS", ("ft", "kd"))
     made = []
     for file in files:
         rows = list(csv.DictReader(file.read_text().splitlines()))
@@ -163,24 +163,24 @@ def test_numbers_and_several_labels(kind, metric, base_folder, files, tmp_path, 
 
 def test_the_page_is_that_of_the_figures(shrunk):
     folder, summary = shrunk
-    assert (folder / "summary.md").read_text() == page(summary)
-    assert "encoder (which has no trained head for these labels), fine-tuned for 6 epochs" in page(summary)
+    assert (folder / "summary.md").read_text() == summary_page(summary)
+    assert "encoder (which has no trained head for these labels), fine-tuned for 6 epochs" in summary_page(summary)
     assert not (folder / "study" / "caches").exists()
 
 
 def test_a_finished_folder_is_left_as_it_is(shrunk, base_folder, files, monkeypatch):
     folder, summary = shrunk
-    monkeypatch.setattr(limbeck.shrink.shrink, "execute", None)
-    monkeypatch.setattr(limbeck.shrink.shrink, "conduct", None)
+    monkeypatch.setattr(limbeck.shrink.pipeline, "execute", None)
+    monkeypatch.setattr(limbeck.shrink.pipeline, "run_study", None)
     assert shrink(request(base_folder, files), folder) == summary
 
 
 def test_it_goes_on_where_it_stopped(base_folder, files, tmp_path, monkeypatch, command):
     """Stopped in the second student, then with a method that fails, then to the end: as if nothing had happened."""
-    monkeypatch.setattr(limbeck.shrink.shrink, "choose_size", lambda *_: SIZE)
-    monkeypatch.setattr(limbeck.shrink.shrink, "METHODS", ("ft", "kd", "cka"))
+    monkeypatch.setattr(limbeck.shrink.pipeline, "choose_size", lambda *_: SIZE)
+    monkeypatch.setattr(limbeck.shrink.pipeline, "TRIED_METHODS", ("ft", "kd", "cka"))
     monkeypatch.setattr("limbeck.shrink.plan._MOST_EPOCHS", 1.0)
-    monkeypatch.setattr("limbeck.shrink.forms.FORMS", ("hf", "onnx-int8"))
+    monkeypatch.setattr("limbeck.shrink.forms.EXPORT_FORMS", ("hf", "onnx-int8"))
     monkeypatch.setattr("limbeck.shrink.forms.export", only_hf)
     original, done = limbeck.study.jobs.execute, []
 
@@ -229,7 +229,7 @@ def test_without_onnx_and_out_of_time_it_says_so(shrunk, files, tmp_path, monkey
 
     monkeypatch.setattr("limbeck.shrink.size.write_onnx", missing)
     monkeypatch.setattr("limbeck.shrink.forms.export", only_hf)
-    monkeypatch.setattr(limbeck.shrink.shrink, "METHODS", ("ft",))
+    monkeypatch.setattr(limbeck.shrink.pipeline, "TRIED_METHODS", ("ft",))
     teacher = shrunk[0] / "teacher"
     summary = shrink(request(teacher, files, budget="0.0001ms"), tmp_path / "out")
     assert not (tmp_path / "out" / "teacher").exists()
@@ -248,12 +248,12 @@ def test_int8_helps_where_one_layer_is_too_slow(budget, layers, met, files, teac
     """With made-up timings: each layer takes 10 ms, and 1 ms in 8 bits."""
 
     def timings(teacher, length, make, depths):
-        each = 10.0 if make is shrink_size._cut else 1.0
+        each = 10.0 if make is shrink_size._first_layers else 1.0
         return {depth: 40.0 if depth == 4 else each * depth for depth in depths}
 
     monkeypatch.setattr(shrink_size, "_time", timings)
     task = load_task("table", train=str(files[0]), text="text", label="label")
-    found = shrink_size.choose_size(str(teacher_folder), task, Budget.of(budget))
+    found = shrink_size.choose_size(str(teacher_folder), task, Budget.parse(budget))
     assert (found["layers"], found["met"], found["of_layers"]) == (layers, met, 4)
     lengths = sorted(task.lengths("train", AutoTokenizer.from_pretrained(teacher_folder)))
     share = sum(length <= found["length"] for length in lengths) / len(lengths)
@@ -263,20 +263,20 @@ def test_int8_helps_where_one_layer_is_too_slow(budget, layers, met, files, teac
 @needs_onnx
 def test_students_are_cut_and_quantised_in_memory(teacher_folder, tmp_path):
     teacher = TorchServed(teacher_folder)
-    plain, int8 = shrink_size._cut(teacher, 1), shrink_size._quantised(tmp_path, teacher, 1)
+    plain, int8 = shrink_size._first_layers(teacher, 1), shrink_size._quantised(tmp_path, teacher, 1)
     assert (plain.model.config.num_hidden_layers, teacher.model.config.num_hidden_layers) == (1, 4)
     assert (plain.form, int8.form) == ("torch", "onnx-int8")
-    batch = token_batch(teacher, 3, 7)
+    batch = random_batch(teacher, 3, 7)
     np.testing.assert_allclose(plain.logits(batch), int8.logits(batch), atol=0.05)
 
 
 def test_who_is_a_teacher(shrunk, base_folder, teacher_folder, files):
     train, dev = map(str, files)
     task = load_task("table", train=train, validation=dev, text="text", label="label")
-    assert why_no_teacher(str(base_folder), task) == "which has no trained head for these labels"
+    assert reason_to_fine_tune(str(base_folder), task) == "which has no trained head for these labels"
     # its head has the right labels and random weights
-    assert why_no_teacher(str(teacher_folder), task) == "whose head does not know these labels"
-    assert why_no_teacher(str(shrunk[0] / "teacher"), task) == ""
+    assert reason_to_fine_tune(str(teacher_folder), task) == "whose head does not know these labels"
+    assert reason_to_fine_tune(str(shrunk[0] / "teacher"), task) == ""
 
 
 BAD = {

@@ -244,7 +244,9 @@ def test_mistakes_are_one_message(command, words, message):
 )
 def test_each_study_has_a_folder_of_its_own(command, tmp_path, monkeypatch, source, folder):
     seen = []
-    monkeypatch.setattr("limbeck.study.conduct.conduct", lambda study, where, *_: seen.append(where) or {"entries": []})
+    monkeypatch.setattr(
+        "limbeck.study.runner.run_study", lambda study, where, *_: seen.append(where) or {"entries": []}
+    )
     monkeypatch.setattr("limbeck.cli.train.show_study", lambda where: None)
     (tmp_path / "mine.yaml").write_text(
         "tasks: [glue/rte]\nteacher: {model: m}\nstudent: {model: s}\nmethods: [ft]\nseeds: [1]\n"

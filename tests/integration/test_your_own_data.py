@@ -205,7 +205,7 @@ def lengths_read(run, file):
     """The widths of the batches that evaluate and predict give to the model of a run."""
     import limbeck.inference.logits
 
-    widths, original = set(), limbeck.inference.model_inputs
+    widths, original = set(), limbeck.inference.logits.model_inputs
 
     def spy(model, batch):
         widths.add(batch["input_ids"].shape[1])

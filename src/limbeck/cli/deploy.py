@@ -54,7 +54,7 @@ def export(
         max_drop=max_drop,
         force=force,
     )
-    out.print(done.parity.sentence(), highlight=False)
+    out.print(done.parity.describe(), highlight=False)
     out.print(f"{to} in {done.path}", highlight=False)
 
 
@@ -142,9 +142,9 @@ def shrink(
 
     Started again, it goes on where it stopped.
     """
-    from limbeck.shrink.shrink import PAGE, Request
-    from limbeck.shrink.shrink import shrink as make
-    from limbeck.shrink.verdict import page
+    from limbeck.shrink.pipeline import PAGE, Request
+    from limbeck.shrink.pipeline import shrink as make
+    from limbeck.shrink.summary import summary_page
 
     if threads is not None:
         import torch
@@ -156,5 +156,5 @@ def shrink(
         summary = make(request, folder)
     except KeyboardInterrupt:
         raise Interrupted(f"Interrupted. The same command continues {folder}.") from None
-    out.print(Markdown(page(summary)))
+    out.print(Markdown(summary_page(summary)))
     out.print(f"The student, its exported forms and {PAGE}: {folder}", highlight=False)

@@ -13,7 +13,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from limbeck.demo import Row
-    from limbeck.deploy.bench import Bench
+    from limbeck.deploy.bench import BenchResult
     from limbeck.study.estimate import PlanLine
     from limbeck.tasks.profile import Profile
 
@@ -163,7 +163,7 @@ def show_study(folder: Path) -> None:
     out.print(f"Tables: {folder / 'table.md'}, table.tex, table.csv", highlight=False)
 
 
-def show_bench(found: Bench) -> None:
+def show_bench(found: BenchResult) -> None:
     """Print a table of sizes, then one of times; ratios are against the first model."""
     from limbeck._internal.files import readable_size
 
@@ -202,7 +202,7 @@ def _ratio(value: Any) -> str:
     return f"{value:.2f}x"
 
 
-def _conditions(found: Bench) -> str:
+def _conditions(found: BenchResult) -> str:
     threads = f"{found.threads} thread{'s' * (found.threads != 1)}"
     versions = ", ".join(f"{name} {version}" for name, version in found.versions.items())
     return (

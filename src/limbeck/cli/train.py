@@ -136,10 +136,10 @@ def study(
 ) -> None:
     """Run methods x settings x seeds, choose, compare, and write tables. Started again, it does what is missing."""
     from limbeck._internal.files import file_name
-    from limbeck.study.conduct import conduct
-    from limbeck.study.estimate import estimate
+    from limbeck.study.estimate import estimate_costs
     from limbeck.study.loading import find_study, load_study
     from limbeck.study.plan import Plan
+    from limbeck.study.runner import run_study
     from limbeck.study.watch import watching
 
     loaded = load_study(source, overrides or [])
@@ -147,11 +147,11 @@ def study(
     folder = output or Path("studies") / file_name(*filter(None, (file.stem, variant)))
     plan = Plan(loaded, folder)
     if dry_run:
-        show_plan(estimate(plan), loaded.selection())
+        show_plan(estimate_costs(plan), loaded.selection_note())
         return
-    with watching(plan.total()) as watcher:
+    with watching(plan.count_jobs_left()) as watcher:
         try:
-            results = conduct(loaded, folder, choose_engine(workers, ray, threads), watcher)
+            results = run_study(loaded, folder, choose_engine(workers, ray, threads), watcher)
         except KeyboardInterrupt:
             raise Interrupted(f"Interrupted. The same command continues {folder}.") from None
     show_study(folder)

@@ -1,1 +1,1 @@
-"""From a trained model to one in service: export, measure, predict."""
+"""Bring a trained model into service: export it, check it, measure it, write its card."""

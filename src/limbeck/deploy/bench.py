@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from limbeck._internal.progress import progress
-from limbeck.deploy.latency import Timing, interleaved, processor, token_batch
-from limbeck.deploy.memory import memory_of
+from limbeck.deploy.latency import Timing, processor_name, random_batch, time_in_turns
+from limbeck.deploy.memory import measure_memory
 from limbeck.errors import RecipeError
-from limbeck.inference.served import Served, open_served
+from limbeck.inference.served import Served, load_served
 from limbeck.models.loading import longest_input
 
 BATCH_SIZES = (1, 8, 32)
@@ -27,7 +27,7 @@ SECONDS = 40.0
 
 @dataclass(frozen=True)
 class TimedCell:
-    """One model at one batch size and length; ``speedup`` is the first model's median latency over this one's."""
+    """Hold one model's times at one batch size and length; ``speedup`` is the first model's median over this one's."""
 
     batch_size: int
     length: int
@@ -36,7 +36,9 @@ class TimedCell:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredModel:
+    """Hold what was measured of one model."""
+
     name: str
     path: str
     form: str  # "torch", "onnx" or "onnx-int8"
@@ -47,18 +49,21 @@ class Measured:
     cells: tuple[TimedCell, ...]
 
     def cell(self, batch_size: int, length: int) -> TimedCell:
+        """Return the times at this batch size and length."""
         return next(cell for cell in self.cells if (cell.batch_size, cell.length) == (batch_size, length))
 
 
 @dataclass(frozen=True)
-class Bench:
+class BenchResult:
+    """Hold what was measured of all models, and where."""
+
     processor: str
     threads: int
     versions: dict[str, str]
-    models: tuple[Measured, ...]  # the first is what the others are compared with
+    models: tuple[MeasuredModel, ...]  # the first is what the others are compared with
 
     def values(self) -> dict[str, Any]:
-        """As plain data, with every timing's numbers in its cell."""
+        """Return everything as plain data, with every timing's numbers in its cell."""
         values = asdict(self)
         for model in values["models"]:
             model["cells"] = [cell | cell.pop("timing") for cell in model["cells"]]
@@ -73,7 +78,7 @@ def bench(
     seconds: float = SECONDS,
     threads: int | None = None,
     memory: bool = True,
-) -> Bench:
+) -> BenchResult:
     """Time run directories, model folders and exported models in turns, for about ``seconds`` in all.
 
     The texts are random tokens of each model's vocabulary, as many in each text as ``lengths`` says. Each measurement
@@ -81,30 +86,30 @@ def bench(
     """
     paths = [str(path) for path in models]
     names = _names(paths)
-    sizes = sorted({(batch_size, length) for batch_size in batch_sizes for length in lengths}, key=_tokens)
+    sizes = sorted({(batch_size, length) for batch_size in batch_sizes for length in lengths}, key=_token_count)
     with _threads(threads):
-        opened = [open_served(path, threads=torch.get_num_threads()) for path in paths]
-        _check_lengths(names, opened, max(lengths))
-        timings = _time(opened, sizes, seconds)
+        loaded = [load_served(path, threads=torch.get_num_threads()) for path in paths]
+        _check_lengths(names, loaded, max(lengths))
+        timings = _time(loaded, sizes, seconds)
         used = torch.get_num_threads()
     cells = [_cells(sizes, own, timings[0]) for own in timings]
     peaks: list[int | None] = [None] * len(paths)
     if memory:
         with progress("measure memory", len(paths)) as steps:
             for number, path in enumerate(paths):
-                peaks[number] = memory_of(path, *sizes[-1], used)
+                peaks[number] = measure_memory(path, *sizes[-1], used)
                 steps.advance()
     measured = [
-        Measured(
-            name, path, own.form, own.parameters, own.disk_bytes, peak, opened[0].parameters / own.parameters, found
+        MeasuredModel(
+            name, path, own.form, own.parameters, own.disk_bytes, peak, loaded[0].parameters / own.parameters, found
         )
-        for name, path, own, peak, found in zip(names, paths, opened, peaks, cells, strict=True)
+        for name, path, own, peak, found in zip(names, paths, loaded, peaks, cells, strict=True)
     ]
-    return Bench(processor(), used, _versions(), tuple(measured))
+    return BenchResult(processor_name(), used, _versions(), tuple(measured))
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """The last part of each path, or all of it where two would be named alike."""
+    """Name each model by the last part of its path, or by all of it where two would be named alike."""
     if not paths:
         raise RecipeError("Which models? Name at least one; the first is what the others are compared with.")
     if twice := [path for path in paths if paths.count(path) > 1]:
@@ -113,25 +118,25 @@ def _names(paths: Sequence[str]) -> list[str]:
     return [name if short.count(name) == 1 else path for name, path in zip(short, paths, strict=True)]
 
 
-def _tokens(size: tuple[int, int]) -> tuple[int, int]:
+def _token_count(size: tuple[int, int]) -> tuple[int, int]:
     return size[0] * size[1], size[0]
 
 
-def _check_lengths(names: Sequence[str], opened: Sequence[Served], longest: int) -> None:
-    for name, served in zip(names, opened, strict=True):
+def _check_lengths(names: Sequence[str], loaded: Sequence[Served], longest: int) -> None:
+    for name, served in zip(names, loaded, strict=True):
         if longest > (limit := longest_input(served)):
             raise RecipeError(f"{name} reads at most {limit} tokens; seen: --length {longest}. Choose shorter lengths.")
 
 
-def _time(opened: Sequence[Served], sizes: Sequence[tuple[int, int]], seconds: float) -> list[list[Timing]]:
-    """For each model its timings at these sizes, small ones first: what they leave of the time goes to larger ones."""
-    timings: list[list[Timing]] = [[] for _ in opened]
+def _time(loaded: Sequence[Served], sizes: Sequence[tuple[int, int]], seconds: float) -> list[list[Timing]]:
+    """Time each model at these sizes, small ones first: what they leave of the time goes to larger ones."""
+    timings: list[list[Timing]] = [[] for _ in loaded]
     left = seconds
     with progress("measure latency", len(sizes)) as steps:
         for number, (batch_size, length) in enumerate(sizes):
-            calls = [partial(served.logits, token_batch(served, batch_size, length)) for served in opened]
+            calls = [partial(served.logits, random_batch(served, batch_size, length)) for served in loaded]
             begin = time.perf_counter()
-            found = interleaved(calls, left / (len(sizes) - number))
+            found = time_in_turns(calls, left / (len(sizes) - number))
             left = max(0.0, left - (time.perf_counter() - begin))
             for own, times in zip(timings, found, strict=True):
                 own.append(Timing.of(times, batch_size))
@@ -146,7 +151,7 @@ def _cells(sizes: Sequence[tuple[int, int]], own: Sequence[Timing], first: Seque
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """So many threads inside, as many as before after it."""
+    """Let torch use so many threads inside, and as many as before after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:

@@ -1,4 +1,4 @@
-"""The model card: what a folder holds, in words and in the form that the hub reads. Every figure was measured."""
+"""Write the model card: what a folder holds, in words and in the form that the hub reads. Every figure was measured."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from limbeck import __version__
 from limbeck._internal.files import readable_size
 from limbeck.compare.score_table import readable_count
 from limbeck.deploy.card_code import usage
-from limbeck.deploy.facts import Facts
 from limbeck.deploy.parity import Parity
+from limbeck.deploy.provenance import Provenance
 from limbeck.errors import LimbeckError
 from limbeck.inference.served import Served
+from limbeck.methods import find_method
 from limbeck.metrics import readable_score
 from limbeck.problems import Problem
 from limbeck.stats import summary
@@ -41,7 +42,7 @@ _TRAINING = ("batch_size", "learning_rate")
 
 @dataclass(frozen=True)
 class Latency:
-    """Median milliseconds of one text; ``before`` of the form that was trained, where it is another."""
+    """Hold the median milliseconds of one text; ``before`` is of the form that was trained, where it is another."""
 
     milliseconds: float
     before: float | None
@@ -54,32 +55,33 @@ def write_card(
     folder: Path,
     name: str,
     task: Task,
-    facts: Facts,
+    provenance: Provenance,
     parity: Parity,
     served: Served,
     latency: Latency,
     licence: str | None,
 ) -> None:
+    """Write the card of an exported model into its folder."""
     parts = [
-        f"---\n{_front_matter(name, task, facts, parity, licence)}\n---",
+        f"---\n{_front_matter(name, task, provenance, parity, licence)}\n---",
         f"# {name}",
-        _what_it_is(task, facts, served),
-        "## Scores\n\n" + _scores(facts, parity),
-        "## Size and speed\n\n" + _cost(facts, served, latency),
+        _introduction(task, provenance, served),
+        "## Scores\n\n" + _scores(provenance, parity),
+        "## Size and speed\n\n" + _cost(provenance, served, latency),
         "## Use\n\n" + usage(parity.form, task),
-        "## How it was made\n\n" + _making(task, facts, served),
-        "## Limits\n\n" + _limits(facts, served, licence),
+        "## How it was made\n\n" + _origin_and_training(task, provenance, served),
+        "## Limits\n\n" + _limits(provenance, served, licence),
     ]
     (folder / CARD_FILE).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
-def _front_matter(name: str, task: Task, facts: Facts, parity: Parity, licence: str | None) -> str:
+def _front_matter(name: str, task: Task, provenance: Provenance, parity: Parity, licence: str | None) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     pipeline = _PIPELINES.get(task.problem, "text-classification")
     data_set, config = _data_set(task.name)
     # 8-bit weights are another model, whose score is what the check has found
-    scores = facts.run.scores if facts.run and parity.form != "onnx-int8" else {parity.metric: parity.after}
+    scores = provenance.run.scores if provenance.run and parity.form != "onnx-int8" else {parity.metric: parity.after}
     results = [
         EvalResult(
             task_type=pipeline,
@@ -100,10 +102,10 @@ def _front_matter(name: str, task: Task, facts: Facts, parity: Parity, licence: 
         license=licence,
         library_name="onnx" if onnx else "transformers",
         pipeline_tag=pipeline,
-        base_model=facts.origin.name if facts.origin.on_hub else None,
+        base_model=provenance.origin.name if provenance.origin.on_hub else None,
         datasets=[data_set] if data_set else None,
         metrics=list(dict.fromkeys(_METRICS.get(metric, metric) for metric in scores)),
-        tags=["limbeck", *(["knowledge-distillation"] if facts.teacher else []), *onnx],
+        tags=["limbeck", *(["knowledge-distillation"] if provenance.teacher else []), *onnx],
         eval_results=results,
     )
     text: str = data.to_yaml()
@@ -111,28 +113,29 @@ def _front_matter(name: str, task: Task, facts: Facts, parity: Parity, licence: 
 
 
 def _data_set(task: str) -> tuple[str | None, str | None]:
-    """A data set's name on the hub and its part; nothing of one's own data."""
+    """Return a data set's name on the hub and its part; None for one's own data."""
     if task.startswith("glue/"):
         return "nyu-mll/glue", task.removeprefix("glue/")
     return _SQUAD.get(task), None
 
 
-def _what_it_is(task: Task, facts: Facts, served: Served) -> str:
+def _introduction(task: Task, provenance: Provenance, served: Served) -> str:
     kind = served.config.model_type
     made = f"A {kind} model with {served.config.num_hidden_layers} layers for {_KINDS[task.problem]} ({task.name})"
-    if facts.run is None:
-        return f"{made}, made from {facts.origin.name}."
-    if facts.teacher is None:
-        return f"{made}, fine-tuned from {facts.origin.name}."
-    return f"{made}, distilled from a teacher ({facts.teacher.name}, fine-tuned) by the method `{facts.run.method}`."
+    if provenance.run is None:
+        return f"{made}, made from {provenance.origin.name}."
+    if provenance.teacher is None:
+        return f"{made}, fine-tuned from {provenance.origin.name}."
+    teacher, method = provenance.teacher.name, provenance.run.method
+    return f"{made}, distilled from a teacher ({teacher}, fine-tuned) by the method `{method}`."
 
 
-def _scores(facts: Facts, parity: Parity) -> str:
-    run = facts.run
+def _scores(provenance: Provenance, parity: Parity) -> str:
+    run = provenance.run
     if run is None:
         return (
             f"| | {parity.metric} |\n|---|---:|\n| this model | {readable_score(parity.metric, parity.after)} |\n\n"
-            f"- {parity.sentence()}\n- How it was trained is not known here."
+            f"- {parity.describe()}\n- How it was trained is not known here."
         )
     ours = "before quantisation" if parity.form == "onnx-int8" else "this model"
     rows = {ours: run.scores, "its teacher": run.teacher_scores, "majority class": run.majority}
@@ -144,30 +147,30 @@ def _scores(facts: Facts, parity: Parity) -> str:
     ]
     metric = next(iter(run.scores))
     examples = f" ({run.examples:,} examples)" if run.examples is not None else ""
-    notes = [f"On the validation data of {run.task}{examples}; shares in percent.", _deviation(facts, metric)]
-    if facts.interval is not None:
-        low, high = (readable_score(metric, value) for value in facts.interval)
+    notes = [f"On the validation data of {run.task}{examples}; shares in percent.", _deviation(provenance, metric)]
+    if provenance.interval is not None:
+        low, high = (readable_score(metric, value) for value in provenance.interval)
         notes.append(f"Other examples would give other scores: 95% of bootstrap draws give {metric} {low} to {high}.")
     made = "loaded from this folder by plain transformers" if parity.form == "hf" else f"converted to {parity.form}"
-    notes.append(f"These are the scores after training. Then the model was {made}. {parity.sentence()}")
+    notes.append(f"These are the scores after training. Then the model was {made}. {parity.describe()}")
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
 
 
-def _deviation(facts: Facts, metric: str) -> str:
-    assert facts.run is not None
-    seeds = ", ".join(str(one.seed) for one in facts.seeds)
-    if len(facts.seeds) < 2:
+def _deviation(provenance: Provenance, metric: str) -> str:
+    assert provenance.run is not None
+    seeds = ", ".join(str(one.seed) for one in provenance.seeds)
+    if len(provenance.seeds) < 2:
         return f"One seed ({seeds}): how much scores differ between seeds is not known."
-    found = summary([one.scores[metric] for one in facts.seeds])
+    found = summary([one.scores[metric] for one in provenance.seeds])
     assert found.sd is not None
     return (
         f"Over {found.count} seeds ({seeds}), {metric} is {readable_score(metric, found.mean)} ± "
         f"{readable_score(metric, found.sd)} "
-        f"(mean and standard deviation); this model is seed {facts.run.seed}."
+        f"(mean and standard deviation); this model is seed {provenance.run.seed}."
     )
 
 
-def _cost(facts: Facts, served: Served, latency: Latency) -> str:
+def _cost(provenance: Provenance, served: Served, latency: Latency) -> str:
     lines = ["| | parameters | weights on disk | one text |", "|---|---:|---:|---:|"]
     size, milliseconds = readable_size(served.disk_bytes), f"{latency.milliseconds:.2f} ms"
     lines.append(f"| this model | {readable_count(served.parameters)} | {size} | {milliseconds} |")
@@ -175,8 +178,8 @@ def _cost(facts: Facts, served: Served, latency: Latency) -> str:
         lines.append(
             f"| as it was trained (PyTorch) | {readable_count(served.parameters)} | | {latency.before:.2f} ms |"
         )
-    if facts.run is not None and facts.run.teacher_parameters is not None:
-        lines.append(f"| its teacher | {readable_count(facts.run.teacher_parameters)} | | |")
+    if provenance.run is not None and provenance.run.teacher_parameters is not None:
+        lines.append(f"| its teacher | {readable_count(provenance.run.teacher_parameters)} | | |")
     plural = "s" * (latency.threads != 1)
     note = (
         f"Median time of one text of {latency.tokens} tokens on {latency.processor}, {latency.threads} thread{plural}."
@@ -184,30 +187,32 @@ def _cost(facts: Facts, served: Served, latency: Latency) -> str:
     return "\n".join([*lines, "", f"- {note}"])
 
 
-def _making(task: Task, facts: Facts, served: Served) -> str:
-    origin = f"the layers `{facts.keep}` of {facts.origin.name}" if facts.keep else facts.origin.name
+def _origin_and_training(task: Task, provenance: Provenance, served: Served) -> str:
+    origin = provenance.origin.name
+    if provenance.keep:
+        origin = f"the layers `{provenance.keep}` of {origin}"
     lines = [f"Started from: {origin}.", f"Task: {task.name}, {_KINDS[task.problem]}."]
     if task.label_names and len(task.label_names) <= _MOST_LABELS:
         lines.append(f"Labels: {', '.join(task.label_names)}.")
     elif task.label_names:
         lines.append(f"Labels: {len(task.label_names)}, in the config.")
-    if facts.run is not None:
-        method = facts.last.get("method") or {}
-        settings = {name: value for name, value in method.items() if name != "name" and _may_be_shown(value)}
-        lines.append(f"Method: `{facts.run.method}`{_listed(settings)}.")
-        train = facts.last.get("train") or {}
+    if provenance.run is not None:
+        method = provenance.last_stage.get("method") or {}
+        settings = {name: value for name, value in method.items() if name != "name" and _is_public(value)}
+        lines.append(f"Method: `{provenance.run.method}`{_listed(settings)}.")
+        train = provenance.last_stage.get("train") or {}
         ends = "max_steps" if train.get("max_steps", -1) > 0 else "epochs"
         shown_settings = {name: train[name] for name in (ends, *_TRAINING) if name in train}
-        lines.append(f"Training: seed {facts.run.seed}{_listed(shown_settings)}.")
-        if citation := _citation(facts.run.method):
+        lines.append(f"Training: seed {provenance.run.seed}{_listed(shown_settings)}.")
+        if citation := _citation(provenance.run.method):
             lines.append(f"Reference: {citation}")
     lines.append(f"Texts are cut at {served.tokenizer.model_max_length} tokens.")
     lines.append(f"Exported by limbeck {__version__}.")
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _may_be_shown(value: Any) -> bool:
-    """Numbers and words; a text with a slash may be a path of somebody's machine."""
+def _is_public(value: Any) -> bool:
+    """Tell whether a setting can be published: a text with a slash may be a path of somebody's machine."""
     return not re.search(r"[/\\~]", str(value))
 
 
@@ -216,9 +221,7 @@ def _listed(settings: Mapping[str, Any]) -> str:
 
 
 def _citation(method: str) -> str:
-    """As the method's own documentation has it; nothing of a method of one's own that is not there any more."""
-    from limbeck.methods import find_method
-
+    """Return the citation in a method's docstring; empty for one's own method that is not there any more."""
     try:
         text = inspect.getdoc(find_method(method)) or ""
     except LimbeckError:
@@ -227,7 +230,7 @@ def _citation(method: str) -> str:
     return " ".join(found[1].split()) if found else ""
 
 
-def _limits(facts: Facts, served: Served, licence: str | None) -> str:
+def _limits(provenance: Provenance, served: Served, licence: str | None) -> str:
     lines = [
         "The scores hold for texts like the validation data. On other domains or languages it was not measured.",
         "It may repeat what is wrong or unfair in its training data and in the model it was made from.",

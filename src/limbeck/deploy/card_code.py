@@ -1,4 +1,4 @@
-"""The program in a model card: how to use an exported folder without limbeck."""
+"""Write the program in a model card, which uses an exported folder without limbeck."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANSWERS: dict[Problem, str] = {
 
 
 def usage(form: str, task: Task) -> str:
-    """A code block that runs in the model's folder."""
+    """Return a code block that runs in the model's folder."""
     texts = '["a text"], ["its second text"]' if len(task.text_columns) == 2 else '["a text"]'
     if task.problem == "span":
         texts = '["a question"], ["the text that may hold its answer"]'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,15 @@ from transformers import AutoConfig, AutoTokenizer
 from limbeck import __version__
 from limbeck._internal.files import replacing_folder
 from limbeck.deploy.card import Latency, write_card
-from limbeck.deploy.facts import read_facts
-from limbeck.deploy.latency import Timing, interleaved, processor
+from limbeck.deploy.latency import Timing, processor_name, time_in_turns
 from limbeck.deploy.onnx import write_onnx
-from limbeck.deploy.parity import Answered, Parity
+from limbeck.deploy.parity import ExampleLogits, Parity
+from limbeck.deploy.provenance import read_provenance
 from limbeck.errors import ExportError, RecipeError, RunError, unknown
-from limbeck.inference.evaluate import length_of, task_of
-from limbeck.inference.logits import logits_in_order
-from limbeck.inference.predict import Reading
-from limbeck.inference.served import FORMS, ONNX_FILE, PARITY_FILE, Served, TorchServed, open_served
+from limbeck.inference.evaluate import input_length, task_block_for
+from limbeck.inference.logits import LogitsFunction, logits_in_order
+from limbeck.inference.predict import InputSpec
+from limbeck.inference.served import EXPORT_FORMS, ONNX_FILE, PARITY_FILE, Served, TorchServed, load_served
 from limbeck.models.capture import logits_of
 from limbeck.models.families import family_of
 from limbeck.models.heads import model_class
@@ -41,6 +41,8 @@ _BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class Exported:
+    """Point to an exported model, with how it answers beside the original."""
+
     path: Path
     form: str
     parity: Parity
@@ -61,37 +63,39 @@ def export(
 ) -> Exported:
     """Write ``model`` to the folder ``output`` as ``hf``, ``onnx`` or ``onnx-int8``, with a model card.
 
-    A run directory knows its task; of another model, ``task`` is its name (or a recipe's task block). Both models
+    A run directory knows its task; for another model, ``task`` is its name (or a recipe's task block). Both models
     answer up to ``examples`` of the task's validation data; where the answers differ by more than their form explains,
     or the main metric drops by more than ``max_drop``, nothing is written. ``siblings`` are runs of the same setting
     with other seeds: the card then has a deviation. ``force`` replaces an earlier export.
     """
-    if to not in FORMS:
-        raise RecipeError(unknown("form", to, FORMS, f"There are {', '.join(FORMS)}."))
+    if to not in EXPORT_FORMS:
+        raise RecipeError(unknown("form", to, EXPORT_FORMS, f"There are {', '.join(EXPORT_FORMS)}."))
     output = Path(output)
     _check_output(output, force)
-    block = load_task_block(dict(task), overrides) if isinstance(task, Mapping) else task_of(model, task, overrides)
+    block = (
+        load_task_block(dict(task), overrides) if isinstance(task, Mapping) else task_block_for(model, task, overrides)
+    )
     loaded = load_task(block.name, **block.options)
     if loaded.scored_by_loss:
         raise RecipeError(
             f"{model} is a language model: it gives no answers that an export could be checked by. "
             "Fine-tune it on a task first; the folder 'student' of its run is a Hugging Face folder already."
         )
-    facts = read_facts(model, siblings).about(loaded.name)
+    provenance = read_provenance(model, siblings).for_task(loaded.name)
     source = TorchServed(model, loaded)
-    length = length_of(block, loaded, source.tokenizer, source)
+    length = input_length(block, loaded, source.tokenizer, source)
     split = loaded.dev_splits[0]
-    sample = _some(loaded, split, examples)
-    before = _answered(source.logits, source.tokenizer, sample, split, length)
+    sample = _sample(loaded, split, examples)
+    before = _predict_examples(source.logits, source.tokenizer, sample, split, length)
     with replacing_folder(output) as folder:
         _write(source, model, to, folder, length)
-        after = _answered(*_opened_plainly(folder, loaded), sample, split, length)
+        after = _predict_examples(*_load_without_limbeck(folder, loaded), sample, split, length)
         parity = Parity.of(to, sample, split, before, after, max_drop)
-        _check(parity)
-        served = open_served(folder)
+        _require_parity(parity)
+        served = load_served(folder)
         latency = _latency(source, served, after)
         _write_parity(folder, parity, block, length, served, latency)
-        write_card(folder, output.resolve().name, loaded, facts, parity, served, latency, licence)
+        write_card(folder, output.resolve().name, loaded, provenance, parity, served, latency, licence)
     return Exported(output, to, parity)
 
 
@@ -104,23 +108,21 @@ def _check_output(output: Path, force: bool) -> None:
         raise RunError(f"{output} is no earlier export (it has no {PARITY_FILE}), so it is not replaced. Remove it.")
 
 
-def _some(task: Task, split: str, examples: int) -> Task:
-    """The task with at most so many examples of a split, evenly spaced."""
+def _sample(task: Task, split: str, examples: int) -> Task:
+    """Return the task with at most so many examples of a split, evenly spaced."""
     data = task.split(split)
     rows = np.unique(np.linspace(0, len(data) - 1, min(examples, len(data))).round().astype(int))
     return dataclasses.replace(task, splits={split: data.select(rows)})
 
 
-def _answered(
-    answer: Callable[[Mapping[str, Tensor]], np.ndarray], tokenizer: Any, task: Task, split: str, length: int
-) -> Answered:
+def _predict_examples(answer: LogitsFunction, tokenizer: Any, task: Task, split: str, length: int) -> ExampleLogits:
     encoded = task.encode(split, tokenizer, length)
     collate = Collator(tokenizer, problem=task.problem)
-    return Answered(logits_in_order(answer, encoded, collate, _BATCH_SIZE, "check the export"), encoded)
+    return ExampleLogits(logits_in_order(answer, encoded, collate, _BATCH_SIZE, "check the export"), encoded)
 
 
 def _write(source: TorchServed, model: str | Path, to: str, folder: Path, length: int) -> None:
-    tokenizer = _tokenizer_for_anybody(source, model, length)
+    tokenizer = _standalone_tokenizer(source, model, length)
     tokenizer.save_pretrained(folder)
     if to == "hf":
         source.model.save_pretrained(folder)
@@ -130,8 +132,8 @@ def _write(source: TorchServed, model: str | Path, to: str, folder: Path, length
     write_onnx(source.model, tokenizer.model_input_names, folder, to)
 
 
-def _tokenizer_for_anybody(source: TorchServed, model: str | Path, length: int) -> Any:
-    """So that whatever it returns can be given to the model as it is.
+def _standalone_tokenizer(source: TorchServed, model: str | Path, length: int) -> Any:
+    """Load the tokenizer so that whatever it returns can be given to the model as it is.
 
     It cuts where training did, makes segment ids only for models that have segments (GPT-2 would take them for words),
     and pads decoders on the right, where padding is seen by no token and moves none.
@@ -146,10 +148,10 @@ def _tokenizer_for_anybody(source: TorchServed, model: str | Path, length: int) 
     return load_tokenizer(model, **options)
 
 
-def _opened_plainly(folder: Path, task: Task) -> tuple[Callable[[Mapping[str, Tensor]], np.ndarray], Any]:
-    """The exported model and its tokenizer as anybody would open them."""
+def _load_without_limbeck(folder: Path, task: Task) -> tuple[LogitsFunction, Any]:
+    """Load an exported model and its tokenizer as anybody without limbeck would."""
     if (folder / ONNX_FILE).is_file():
-        served = open_served(folder)
+        served = load_served(folder)
         return served.logits, served.tokenizer
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = model_class(task.problem, AutoConfig.from_pretrained(folder)).from_pretrained(folder).eval()
@@ -163,7 +165,7 @@ def _opened_plainly(folder: Path, task: Task) -> tuple[Callable[[Mapping[str, Te
     return answer, tokenizer
 
 
-def _check(parity: Parity) -> None:
+def _require_parity(parity: Parity) -> None:
     failures = parity.failures()
     if failures:
         remedy = {
@@ -177,30 +179,30 @@ def _check(parity: Parity) -> None:
         )
 
 
-def _latency(source: Served, served: Served, answered: Answered) -> Latency:
-    """Of one text of middle length: this form of the model, and the form that was trained where it is another."""
+def _latency(source: Served, served: Served, answered: ExampleLogits) -> Latency:
+    """Time one text of middle length with the exported model, and with the trained form where it is another."""
     lengths = [len(ids) for ids in answered.encoded["input_ids"]]
     row = answered.encoded[int(np.argsort(lengths, kind="stable")[len(lengths) // 2])]
     kept = {name: row[name] for name in served.tokenizer.model_input_names}
     models = [served] if served.form == "torch" else [served, source]
     batches = [Collator(one.tokenizer)([kept]) for one in models]
     calls = [lambda one=one, batch=batch: one.logits(batch) for one, batch in zip(models, batches, strict=True)]
-    timings = [Timing.of(seconds, 1).p50_ms for seconds in interleaved(calls, _SECONDS)]
+    timings = [Timing.of(seconds, 1).p50_ms for seconds in time_in_turns(calls, _SECONDS)]
     return Latency(
         milliseconds=timings[0],
         before=timings[1] if len(timings) > 1 else None,
         tokens=len(kept["input_ids"]),
         threads=torch.get_num_threads(),
-        processor=processor(),
+        processor=processor_name(),
     )
 
 
 def _write_parity(
     folder: Path, parity: Parity, block: TaskBlock, length: int, served: Served, latency: Latency
 ) -> None:
-    reading = dataclasses.replace(Reading.of(block), max_length=length)
+    spec = dataclasses.replace(InputSpec.of(block), max_length=length)
     about = parity.to_dict() | {
-        "reads": reading.to_dict(),
+        "reads": spec.to_dict(),
         "parameters": served.parameters,
         "disk_bytes": served.disk_bytes,
         "latency": dataclasses.asdict(latency),

@@ -1,4 +1,4 @@
-"""How long a model takes to answer, timed beside others: they take turns, so that a busy moment hits all of them."""
+"""Time models side by side: they take turns, so that a busy moment hits all of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FEWEST, _MOST = 3, 60  # turns of each model
 
 @dataclass(frozen=True)
 class Timing:
-    """Of one model's calls: latency in milliseconds, and examples per second over all of the measured time."""
+    """Hold one model's latency in milliseconds, and its examples per second over all of the measured time."""
 
     calls: int
     p50_ms: float
@@ -29,14 +29,15 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: Sequence[float], batch_size: int) -> Timing:
+        """Compute percentiles and throughput from the seconds that each call took."""
         p50, p95 = (float(value) for value in np.percentile(seconds, [50, 95]))
         return cls(len(seconds), 1000 * p50, 1000 * p95, batch_size * len(seconds) / sum(seconds))
 
 
-def interleaved(
+def time_in_turns(
     calls: Sequence[Callable[[], object]], seconds: float, clock: Callable[[], float] = time.perf_counter
 ) -> list[list[float]]:
-    """The seconds of each call, made in turns for about so long in all.
+    """Make the calls in turns for about so long in all, and return the seconds that each took.
 
     A turn begins with calls that do not count: the caches are still another model's, and its threads, which
     onnxruntime and OpenMP keep awake for a while to wait for more work, take the processor from this one.
@@ -52,7 +53,7 @@ def interleaved(
 
 
 def _call_for(seconds: float, call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
-    """How long each call took, of calls one after the other for at least so long."""
+    """Call again and again for at least so long, and return how long each call took."""
     times: list[float] = []
     begin = last = clock()
     while last - begin < seconds:
@@ -63,8 +64,8 @@ def _call_for(seconds: float, call: Callable[[], object], clock: Callable[[], fl
     return times
 
 
-def token_batch(served: Served, batch_size: int, length: int, seed: int = 0) -> dict[str, Tensor]:
-    """Texts of this many tokens, drawn from the model's own vocabulary; none is special, nothing is padded."""
+def random_batch(served: Served, batch_size: int, length: int, seed: int = 0) -> dict[str, Tensor]:
+    """Draw texts of this many tokens from the model's own vocabulary, without special tokens or padding."""
     tokenizer = served.tokenizer
     known = np.arange(min(len(tokenizer), served.config.vocab_size))
     words = np.setdiff1d(known, tokenizer.all_special_ids)
@@ -74,8 +75,8 @@ def token_batch(served: Served, batch_size: int, length: int, seed: int = 0) -> 
     return Collator(tokenizer)([{"input_ids": ids, **fills} for ids in drawn])
 
 
-def processor() -> str:
-    """The name of this machine's processor."""
+def processor_name() -> str:
+    """Return the name of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:  # not Linux

@@ -1,4 +1,4 @@
-"""The memory that a model takes, measured in a process of its own: python -m limbeck.deploy.memory MODEL 32 128 2"""
+"""Measure the memory of a model in a process of its own: python -m limbeck.deploy.memory MODEL 32 128 2"""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import sys
 from importlib import util
 from pathlib import Path
 
+import torch
+
+from limbeck.deploy.latency import random_batch
 from limbeck.errors import ModelError
+from limbeck.inference.served import TorchServed, load_served
+from limbeck.models.heads import model_class, problem_of
+from limbeck.models.loading import load_config
 
 _STATUS = Path("/proc/self/status")
 
 
-def memory_of(model: str, batch_size: int, length: int, threads: int) -> int | None:
-    """By how many bytes opening a model and asking it raise the resident memory of a fresh process, at its highest.
+def measure_memory(model: str, batch_size: int, length: int, threads: int) -> int | None:
+    """Measure by how many bytes a model raises the resident memory of a fresh process, at its highest.
 
-    None where the system does not tell (it is Linux that does).
+    The model is loaded and answers one batch. None where the system does not tell (it is Linux that does).
     """
     if not _STATUS.is_file():
         return None
@@ -27,27 +33,19 @@ def memory_of(model: str, batch_size: int, length: int, threads: int) -> int | N
     return int(done.stdout.split()[-1])
 
 
-def _measure(model: str, batch_size: int, length: int, threads: int) -> int:
-    from limbeck.deploy.latency import token_batch
-    from limbeck.inference.served import TorchServed, open_served
-
+def _peak_of_this_process(model: str, batch_size: int, length: int, threads: int) -> int:
     _import_libraries(model)
     before = _resident("VmRSS")
-    served = open_served(model, threads=threads)
+    served = load_served(model, threads=threads)
     if isinstance(served, TorchServed):
         for weight in served.model.parameters():
             weight.sum()  # weights come from the disk when they are first read, and rare words may not be for long
-    served.logits(token_batch(served, batch_size, length))
+    served.logits(random_batch(served, batch_size, length))
     return _resident("VmHWM") - before
 
 
 def _import_libraries(model: str) -> None:
-    """Their size is not the model's: a small model would seem hardly smaller than a large one."""
-    import torch
-
-    from limbeck.models.heads import model_class, problem_of
-    from limbeck.models.loading import load_config
-
+    """Import what a model needs before its memory is measured, since the size of libraries is not the model's."""
     if util.find_spec("onnxruntime"):
         import onnxruntime  # noqa: F401
     config = load_config(model)
@@ -56,10 +54,10 @@ def _import_libraries(model: str) -> None:
 
 
 def _resident(field: str) -> int:
-    """Bytes: VmRSS is what is resident now, VmHWM the most that ever was."""
+    """Read a field in bytes: VmRSS is what is resident now, VmHWM the most that ever was."""
     lines = _STATUS.read_text(encoding="utf-8").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
 if __name__ == "__main__":
-    print(_measure(sys.argv[1], *map(int, sys.argv[2:])))
+    print(_peak_of_this_process(sys.argv[1], *map(int, sys.argv[2:])))

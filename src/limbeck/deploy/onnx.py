@@ -1,4 +1,4 @@
-"""A model as one ONNX file, with 32-bit weights or with weights of 8 bits; batch and length stay open."""
+"""Write a model as one ONNX file, with 32-bit weights or with weights of 8 bits; batch and length stay open."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from limbeck.errors import MissingExtra, ModelError
-from limbeck.inference.served import EXTRA, ONNX_FILE
+from limbeck.inference.served import ONNX_FILE, ONNX_HINT
 from limbeck.models.families import family_of
 from limbeck.models.loading import count_parameters
 
 _ROWS, _LENGTH = 2, 8  # of the batch that is traced; both are open in the file
 
 
-class _Graph(nn.Module):
-    """What is written: from token ids to logits, with the positions that a decoder's padding asks for."""
+class _ExportedModel(nn.Module):
+    """Compute logits from token ids, as the file will, with the positions that a decoder's padding asks for."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -54,16 +54,16 @@ def _write_float32(model: Any, inputs: Sequence[str], file: Path, form: str) -> 
     try:
         import onnxscript  # noqa: F401  torch's exporter needs it, and would say so less clearly
     except ImportError as error:
-        raise MissingExtra(f"An ONNX file is to be written. {EXTRA}") from error
+        raise MissingExtra(f"An ONNX file is to be written. {ONNX_HINT}") from error
     mask = torch.ones(_ROWS, _LENGTH, dtype=torch.long)
     mask[0, _LENGTH // 2 :] = 0  # some padding, so that the trace reads the mask
-    # in the order of _Graph.forward, by which the exporter names them; a tensor given twice would be one input
+    # in the order of _ExportedModel.forward, by which the exporter names them; a tensor given twice would be one input
     traced = {"input_ids": mask.clone(), "attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
     traced = {name: value for name, value in traced.items() if name in inputs}
-    with _without_notes():
+    with _silenced_exporter():
         try:
             program: Any = torch.onnx.export(
-                _Graph(model).eval(),
+                _ExportedModel(model).eval(),
                 kwargs=traced,
                 input_names=list(traced),
                 output_names=_output_names(model),
@@ -77,7 +77,7 @@ def _write_float32(model: Any, inputs: Sequence[str], file: Path, form: str) -> 
                 f"This {model.config.model_type} model could not be turned into ONNX: {_first_line(error)} "
                 "Other versions of torch and onnxscript may be able to; '--to hf' always works."
             ) from error
-        _forget_where_it_was_made(program.model.graph)
+        _strip_source_paths(program.model.graph)
         program.model.metadata_props.update({"form": form, "parameters": str(count_parameters(model))})
         program.save(file)
 
@@ -86,8 +86,8 @@ def _output_names(model: Any) -> list[str]:
     return ["start_logits", "end_logits"] if type(model).__name__.endswith("QuestionAnswering") else ["logits"]
 
 
-def _forget_where_it_was_made(graph: Any) -> None:
-    """The exporter notes at each node which line of which file it comes from: paths of somebody's machine."""
+def _strip_source_paths(graph: Any) -> None:
+    """Remove what the exporter notes at each node: which line of which file it comes from, with its path."""
     graph.metadata_props.clear()
     for node in graph.all_nodes():
         node.metadata_props.clear()
@@ -98,7 +98,7 @@ def _forget_where_it_was_made(graph: Any) -> None:
 
 
 def _write_int8(source: Path, target: Path) -> None:
-    """Weights of linear layers and embeddings in 8 bits, with a scale for each output; activations as they come.
+    """Write weights of linear layers and embeddings in 8 bits, with a scale for each output; quantise activations live.
 
     Seven of the bits are used: older processors add up products of eight in 16 bits, where they overflow, and a file
     that was checked on one machine must answer the same on another.
@@ -112,7 +112,7 @@ def _write_int8(source: Path, target: Path) -> None:
     graph = onnx.load(source, load_external_data=False)
     del graph.graph.value_info[:]  # also the shapes of weights, some of which will be turned round
     onnx.save(graph, source)
-    with _without_notes():
+    with _silenced_exporter():
         quant_pre_process(source, prepared, skip_symbolic_shape=True, save_as_external_data=large)
         quantize_dynamic(
             prepared,
@@ -125,8 +125,8 @@ def _write_int8(source: Path, target: Path) -> None:
 
 
 @contextmanager
-def _without_notes() -> Iterator[None]:
-    """The exporter and its libraries speak of their own inside: deprecations, missing optional packages, axis names."""
+def _silenced_exporter() -> Iterator[None]:
+    """Hide what the exporter and its libraries say inside: deprecations, missing optional packages, axis names."""
     exporter, root = logging.getLogger("torch.onnx"), logging.getLogger()
     level, handlers = exporter.level, list(root.handlers)
     exporter.setLevel(logging.ERROR)

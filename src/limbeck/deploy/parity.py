@@ -1,4 +1,4 @@
-"""Whether an exported model answers as the model it was made of, on real examples of its own task."""
+"""Check that an exported model answers as the model it was made of, on real examples of its own task."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ _ROUNDING = 1e-9  # 1.00 - 0.99 is a little more than 0.01
 
 
 class Limits(NamedTuple):
+    """Hold how far an exported model may be from the original."""
+
     difference: float | None  # of two logits, in units of the largest one (at least 1)
     agreement: float
     drop: float  # of the main metric
 
 
-def limits_of(form: str, max_drop: float) -> Limits:
-    """Hugging Face: the same program on the same weights, but perhaps padded on the other side. ONNX: the same sums in
+def limits_for(form: str, max_drop: float) -> Limits:
+    """Return the limits of a form.
+
+    Hugging Face: the same program on the same weights, but perhaps padded on the other side. ONNX: the same sums in
     another order. int8: other weights.
     """
     return {
@@ -32,8 +36,8 @@ def limits_of(form: str, max_drop: float) -> Limits:
     }[form]
 
 
-class Answered(NamedTuple):
-    """What a model says to the examples, and the examples as it reads them."""
+class ExampleLogits(NamedTuple):
+    """Hold a model's logits, and the examples as it reads them."""
 
     logits: Logits
     encoded: Any
@@ -41,6 +45,8 @@ class Answered(NamedTuple):
 
 @dataclass(frozen=True)
 class Parity:
+    """Hold how an exported model answers beside the original."""
+
     form: str
     task: str
     split: str
@@ -55,11 +61,16 @@ class Parity:
     limits: Limits
 
     @classmethod
-    def of(cls, form: str, task: Task, split: str, before: Answered, after: Answered, max_drop: float) -> Parity:
+    def of(
+        cls, form: str, task: Task, split: str, before: ExampleLogits, after: ExampleLogits, max_drop: float
+    ) -> Parity:
+        """Compare the logits of the original and of the exported model."""
         same = before.encoded["input_ids"][:] == after.encoded["input_ids"][:]
         # texts that are split into other tokens have no logits to compare one by one
         ours, theirs = (_flat(side.logits) for side in (after, before))
-        metric = task.metrics[0]
+        metric, limits = task.metrics[0], limits_for(form, max_drop)
+        if task.problem == "regression":
+            limits = limits._replace(agreement=-1.0)  # numbers have a difference, and no label to share
         return cls(
             form=form,
             task=task.name,
@@ -72,13 +83,11 @@ class Parity:
             metric=metric,
             before=task.score(before.logits, before.encoded)[metric],
             after=task.score(after.logits, after.encoded)[metric],
-            limits=limits_of(form, max_drop)
-            if task.problem != "regression"
-            else limits_of(form, max_drop)._replace(agreement=-1.0),  # numbers have a difference, and no label to share
+            limits=limits,
         )
 
     def failures(self) -> list[str]:
-        """What is not as it must be, with what was seen; written so that a number that is none fails."""
+        """Return what is not as it must be, with what was seen; written so that NaN fails."""
         if not self.same_tokens:
             return ["its tokenizer splits texts into other tokens"]
         found = []
@@ -92,22 +101,24 @@ class Parity:
             )
         drop = self.after - self.before if self.metric in SMALLER_IS_BETTER else self.before - self.after
         if not drop <= self.limits.drop + _ROUNDING:
-            found.append(f"{self.scores()}, a loss of more than {readable_score(self.metric, self.limits.drop)}")
+            found.append(f"{self.score_change()}, a loss of more than {readable_score(self.metric, self.limits.drop)}")
         return found
 
-    def scores(self) -> str:
-        """``accuracy went from 71.20 to 70.90``"""
+    def score_change(self) -> str:
+        """Write how the main score changed: ``accuracy went from 71.20 to 70.90``."""
         before, after = (readable_score(self.metric, value) for value in (self.before, self.after))
         return f"{self.metric} went from {before} to {after}"
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
+        """Write all findings as one sentence."""
         agreement = "" if self.limits.agreement < 0 else f", {self.agreement:.2%} of the predictions are the same"
         return (
             f"On {self.examples:,} {self.split} examples of {self.task} the largest difference between two logits is "
-            f"{self.max_difference:.2g}{agreement}, and {self.scores()}."
+            f"{self.max_difference:.2g}{agreement}, and {self.score_change()}."
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all findings as plain data."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "same_tokens"}
         return values | {"limits": self.limits._asdict()}
 

@@ -11,7 +11,7 @@ from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.pair import Pair
 from limbeck.errors import RecipeError
 from limbeck.inference.logits import dev_loss, logits_in_order
-from limbeck.inference.served import open_served
+from limbeck.inference.served import load_served
 from limbeck.methods import find_method
 from limbeck.models.families import family_of
 from limbeck.models.loading import checked_length, count_parameters, load_fine_tuned, load_tokenizer, longest_input
@@ -26,6 +26,8 @@ from limbeck.tasks.task import Encoding, Task, named_after_split
 
 @dataclass(frozen=True)
 class Evaluation:
+    """Hold the scores of a model on one or more splits of a task."""
+
     task: str
     split: str  # several are joined by " + "
     examples: int
@@ -48,13 +50,13 @@ def evaluate(
     Without ``split``, on all of the task's validation data. ``submission`` is a folder for the files that the task's
     official evaluation takes; they need no labels.
     """
-    block = task_of(model, task, overrides)
+    block = task_block_for(model, task, overrides)
     loaded = load_task(block.name, **block.options)
     splits = _splits(loaded, split, submission)
     if loaded.scored_by_loss:
         return _evaluate_text(model, loaded, splits[0], block, batch_size)
-    served = open_served(model, task=loaded)
-    max_length = length_of(block, loaded, served.tokenizer, served)
+    served = load_served(model, task=loaded)
+    max_length = input_length(block, loaded, served.tokenizer, served)
     collate = Collator(served.tokenizer, problem=loaded.problem)
     scores: dict[str, float] = {}
     files: dict[str, str] = {}
@@ -62,10 +64,7 @@ def evaluate(
         encoded = loaded.encode(name, served.tokenizer, max_length, block.too_long)
         labelled = "labels" in encoded.column_names
         if not labelled and submission is None:
-            raise RecipeError(
-                f"The split '{name}' of {loaded.name} has no labels to score against: use 'limbeck predict', "
-                "or --submission FOLDER where an official evaluation scores it (GLUE, SQuAD)."
-            )
+            raise _no_labels(loaded, name)
         logits = logits_in_order(served.logits, encoded, collate, batch_size, f"evaluate on {name}")
         if labelled:
             found = loaded.score(logits, encoded)
@@ -78,20 +77,27 @@ def evaluate(
     return Evaluation(loaded.name, " + ".join(splits), examples, scores, served.parameters, tuple(files))
 
 
+def _no_labels(task: Task, split: str) -> RecipeError:
+    return RecipeError(
+        f"The split '{split}' of {task.name} has no labels to score against: use 'limbeck predict', "
+        "or --submission FOLDER where an official evaluation scores it (GLUE, SQuAD)."
+    )
+
+
 def _splits(task: Task, split: str | None, submission: str | Path | None) -> tuple[str, ...]:
-    """The splits to predict; what cannot be submitted is an error now, not after the predictions."""
+    """Return the splits to predict; what cannot be submitted is an error now, not after the predictions."""
     names = task.dev_splits if split is None else (split,)
     if submission is None:
         return names
-    together = tuple(other for name in names for other in task.submission_splits(name))
+    submitted = tuple(other for name in names for other in task.submission_splits(name))
     check_folder(Path(submission))
-    return together
+    return submitted
 
 
 def _evaluate_text(model: str | Path, task: Task, split: str, block: TaskBlock, batch_size: int) -> Evaluation:
-    """How well a language model predicts the tokens of the texts; their masks are the same in every call."""
+    """Score how well a language model predicts the tokens of the texts; their masks are the same in every call."""
     network, tokenizer = load_fine_tuned(model, task), load_tokenizer(model)
-    how = Encoding(tokenizer, length_of(block, task, tokenizer, network), causal=family_of(network).causal)
+    how = Encoding(tokenizer, input_length(block, task, tokenizer, network), causal=family_of(network).causal)
     blocks = task.encode_all((split,), how)[split]
     batches = Batches(blocks, Collator(tokenizer, problem="language_model"), batch_size)
     distiller = Distiller.of(find_method("ft")(Pair.of(network, None, task.problem)), network)
@@ -99,15 +105,15 @@ def _evaluate_text(model: str | Path, task: Task, split: str, block: TaskBlock, 
     return Evaluation(task.name, split, len(blocks), scores, count_parameters(network))
 
 
-def length_of(block: TaskBlock, task: Task, tokenizer: Any, network: Any) -> int:
-    """How many tokens of a text are read."""
+def input_length(block: TaskBlock, task: Task, tokenizer: Any, network: Any) -> int:
+    """Return how many tokens of a text are read."""
     if block.max_length != "auto":
         return checked_length(block.max_length, network)
     return task.suggest_length(tokenizer, longest_input(network))[0]
 
 
-def task_of(model: str | Path, task: str | None, overrides: Sequence[str]) -> TaskBlock:
-    """The task block of the run's own recipe, or of a recipe made from the name and the overrides."""
+def task_block_for(model: str | Path, task: str | None, overrides: Sequence[str]) -> TaskBlock:
+    """Return the task block of the run's own recipe, or of a recipe made from the name and the overrides."""
     own = own_task(model)
     if task is None and own is None:
         raise RecipeError(

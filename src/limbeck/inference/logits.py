@@ -1,10 +1,10 @@
-"""Predict and score: the loops behind evaluation, prediction and the scores during training."""
+"""Compute logits and losses: the loops behind evaluation, prediction and the scores during training."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,16 +12,24 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from limbeck._internal.progress import progress
+from limbeck.distillation.distiller import Distiller
 from limbeck.models.capture import logits_of, model_inputs
 from limbeck.problems import IGNORED
 from limbeck.tasks.batching import Batches
 from limbeck.tasks.task import Logits
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PreTrainedModel
+
+LogitsFunction = Callable[[Mapping[str, Tensor]], np.ndarray]  # from a padded batch to its logits
+Collate = Callable[[list[Any]], dict[str, Tensor]]  # from encoded examples to a padded batch
+
 
 def predict_logits(
-    model: Any, encoded: Any, collate: Callable[[list[Any]], Any], batch_size: int = 32, job: str = "predict"
+    model: PreTrainedModel, encoded: Dataset, collate: Collate, batch_size: int = 32, job: str = "predict"
 ) -> Logits:
-    """Logits in the order of ``encoded``."""
+    """Return a model's logits in the order of ``encoded``."""
     training = model.training
     model.eval()
     try:
@@ -30,8 +38,8 @@ def predict_logits(
         model.train(training)
 
 
-def model_logits(model: Any, batch: Mapping[str, Tensor]) -> np.ndarray:
-    """What a model answers to a padded batch."""
+def model_logits(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> np.ndarray:
+    """Return a model's logits for a padded batch."""
     batch = {name: value.to(model.device) for name, value in batch.items()}
     with torch.inference_mode():
         logits: np.ndarray = logits_of(model(**model_inputs(model, batch))).float().cpu().numpy()
@@ -39,14 +47,11 @@ def model_logits(model: Any, batch: Mapping[str, Tensor]) -> np.ndarray:
 
 
 def logits_in_order(
-    answer: Callable[[Mapping[str, Tensor]], np.ndarray],
-    encoded: Any,
-    collate: Callable[[list[Any]], Any],
-    batch_size: int,
-    job: str = "predict",
+    answer: LogitsFunction, encoded: Dataset, collate: Collate, batch_size: int, job: str = "predict"
 ) -> Logits:
-    """What ``answer`` says to padded batches, in the order of ``encoded``; sorted by length inside, so that little is
-    padded.
+    """Return what ``answer`` gives for padded batches, in the order of ``encoded``.
+
+    Inside, examples are sorted by length, so that little is padded.
     """
     batches = Batches(encoded, collate, batch_size)
     rows: list[np.ndarray] = []  # of each example (labels,) or (tokens, labels)
@@ -64,8 +69,8 @@ def logits_in_order(
     return restored if restored[0].ndim == 2 else np.stack(restored)
 
 
-def dev_loss(distiller: Any, batches: Batches, job: str = "evaluate on validation") -> dict[str, float]:
-    """A language model's scores: the objective as ``loss``, and what its predictions are worth where it makes any.
+def dev_loss(distiller: Distiller, batches: Batches, job: str = "evaluate on validation") -> dict[str, float]:
+    """Score a language model: the objective as ``loss``, and its predictions where it makes any.
 
     ``perplexity`` and ``token_accuracy`` are over the tokens to predict.
     """

@@ -13,7 +13,7 @@ from typing import Any
 from limbeck._internal.progress import hidden_progress, progress
 from limbeck.errors import ModelError, RecipeError
 from limbeck.inference.logits import logits_in_order
-from limbeck.inference.served import PARITY_FILE, open_served
+from limbeck.inference.served import PARITY_FILE, load_served
 from limbeck.models.heads import problem_of
 from limbeck.models.loading import checked_length, longest_input
 from limbeck.recipes.recipe import TaskBlock, load_task_block
@@ -28,20 +28,21 @@ from limbeck.tasks.writing import table_writer
 
 logger = logging.getLogger("limbeck")
 
-ROWS = 1_000  # in memory at once: enough to find texts of equal length among them
+CHUNK_ROWS = 1_000  # in memory at once: enough to find texts of equal length among them
 _LONGEST = 512  # tokens that are read where nothing else is known
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How a model reads files, as far as its own task tells."""
+class InputSpec:
+    """Say how a model reads files, as far as its own task tells."""
 
     columns: tuple[str, ...] = ()
     max_length: int = _LONGEST
     decoding: Mapping[str, Any] = field(default_factory=dict)  # options of SQuAD's tasks
 
     @classmethod
-    def of(cls, block: TaskBlock) -> Reading:
+    def of(cls, block: TaskBlock) -> InputSpec:
+        """Take from a recipe's task block what prediction needs."""
         length = _LONGEST if block.max_length == "auto" else block.max_length
         if block.name.startswith("squad/"):
             decoding = {name: value for name, value in block.options.items() if name != "data_dir"}
@@ -50,6 +51,7 @@ class Reading:
         return cls((columns,) if isinstance(columns, str) else tuple(columns), length)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain data."""
         return asdict(self)
 
 
@@ -67,20 +69,20 @@ def predict_file(
     The file is read twice, some rows at a time: first to find what is wrong with it, and only then to predict.
     """
     file_format(output, writing=True)
-    reading = _reading(model)
-    columns = tuple(text) or reading.columns
+    spec = _input_spec(model)
+    columns = tuple(text) or spec.columns
     if not columns:
         raise RecipeError(
             "Name the text columns of the file: --text sentence, or --text question --text answer for pairs."
         )
-    served = open_served(model)
-    length = checked_length(max_length, served) if max_length else min(reading.max_length, longest_input(served))
-    rows = sum(len(texts) for texts in text_chunks(file, columns, ROWS))
+    served = load_served(model)
+    length = checked_length(max_length, served) if max_length else min(spec.max_length, longest_input(served))
+    rows = sum(len(texts) for texts in text_chunks(file, columns, CHUNK_ROWS))
     collate = Collator(served.tokenizer, problem=problem_of(served.config))
-    with table_writer(output) as append, progress("predict", rows) as steps, _cuts_added_up(rows, length):
-        for texts in text_chunks(file, columns, ROWS):
+    with table_writer(output) as append, progress("predict", rows) as steps, _one_warning_about_cuts(rows, length):
+        for texts in text_chunks(file, columns, CHUNK_ROWS):
             with hidden_progress():
-                task = _task(served.config, texts, columns, reading)
+                task = _task(served.config, texts, columns, spec)
                 encoded = task.encode("predict", served.tokenizer, length)
                 logits = logits_in_order(served.logits, encoded, collate, batch_size)
             append(task.readable(logits, encoded))
@@ -88,19 +90,19 @@ def predict_file(
     return rows
 
 
-def _reading(model: str | Path) -> Reading:
+def _input_spec(model: str | Path) -> InputSpec:
     own = own_task(model)
     if own is not None:
-        return Reading.of(load_task_block(own))
+        return InputSpec.of(load_task_block(own))
     exported = Path(model) / PARITY_FILE
     if not exported.is_file():
-        return Reading()
+        return InputSpec()
     values = json.loads(exported.read_text(encoding="utf-8"))["reads"]
-    return Reading(tuple(values["columns"]), values["max_length"], values["decoding"])
+    return InputSpec(tuple(values["columns"]), values["max_length"], values["decoding"])
 
 
-def _task(config: Any, texts: Any, columns: Sequence[str], reading: Reading) -> Task:
-    """What the model predicts, from its own config: prediction needs no data set."""
+def _task(config: Any, texts: Any, columns: Sequence[str], spec: InputSpec) -> Task:
+    """Make the task from the model's own config: prediction needs no data set."""
     problem = problem_of(config)
     names = tuple(str(config.id2label[index]) for index in range(config.num_labels))
     if len(set(names)) != len(names):
@@ -108,14 +110,14 @@ def _task(config: Any, texts: Any, columns: Sequence[str], reading: Reading) -> 
     if problem == "tokens":
         return TokenTask.of_texts(texts, columns, names)
     if problem == "span":
-        return SpanTask.of_texts(texts, columns, unanswerable="threshold" in reading.decoding, **reading.decoding)
+        return SpanTask.of_texts(texts, columns, unanswerable="threshold" in spec.decoding, **spec.decoding)
     return Task("predict", problem, tuple(columns), () if problem == "regression" else names, (), {"predict": texts})
 
 
 @contextmanager
-def _cuts_added_up(rows: int, max_length: int) -> Iterator[None]:
-    """One warning about texts that were cut, not one for every few rows."""
-    counted = _Cuts()
+def _one_warning_about_cuts(rows: int, max_length: int) -> Iterator[None]:
+    """Give one warning about texts that were cut, not one for every few rows."""
+    counted = _CutCounter()
     logger.addFilter(counted)
     try:
         yield
@@ -131,8 +133,8 @@ def _cuts_added_up(rows: int, max_length: int) -> Iterator[None]:
         )
 
 
-class _Cuts(logging.Filter):
-    """Takes out the warnings that say how many texts were cut, and counts these."""
+class _CutCounter(logging.Filter):
+    """Take out the warnings that say how many texts were cut, and count these."""
 
     cut = 0
 

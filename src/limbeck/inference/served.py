@@ -1,4 +1,4 @@
-"""A trained model as a service has it: one way to open any form of it, and to ask it."""
+"""Load a trained model in any of its forms, and ask it for logits."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from limbeck.errors import MissingExtra, ModelError
 from limbeck.inference.logits import model_logits
 from limbeck.models.heads import check_head
 from limbeck.models.loading import count_parameters, load_config, load_fine_tuned, load_tokenizer, resolve
+from limbeck.tasks.task import Task
 
 if TYPE_CHECKING:
-    from limbeck.tasks.task import Task
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-FORMS = ("hf", "onnx", "onnx-int8")
+EXPORT_FORMS = ("hf", "onnx", "onnx-int8")
 ONNX_FILE = "model.onnx"
 PARITY_FILE = "parity.json"  # only an export has it
-EXTRA = "This needs onnxruntime: pip install 'limbeck[onnx]'"
+ONNX_HINT = "This needs onnxruntime: pip install 'limbeck[onnx]'"
 
 
 class Served(Protocol):
-    """A model that answers batches, whatever runs it."""
+    """Answer batches by a trained model, whatever runs it."""
 
     name: str  # the last part of its path
     form: str  # "torch", "onnx" or "onnx-int8"
-    config: Any  # of transformers: id2label, problem_type, model_type, ...
-    tokenizer: Any
+    config: PretrainedConfig
+    tokenizer: PreTrainedTokenizerBase
     parameters: int
     disk_bytes: int  # of its weights
 
     def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
-        """(B, labels) of a padded batch, or (B, L, labels) where each token is decided; of answers, start and end."""
+        """Return (B, labels) for a padded batch, or (B, L, labels) where each token is decided (of answers, 2)."""
         ...
 
 
-def open_served(path: str | Path, *, task: Task | None = None, threads: int | None = None) -> Served:
-    """Open a run directory, a model folder, an exported folder or a name on the hub; for ``task``, where one is given.
+def load_served(path: str | Path, *, task: Task | None = None, threads: int | None = None) -> Served:
+    """Load a run directory, a model folder, an exported folder or a name on the hub; for ``task``, where one is given.
 
     ``threads`` is how many compute together; None leaves it to torch, and ONNX models take the same number.
     """
@@ -55,21 +56,25 @@ def open_served(path: str | Path, *, task: Task | None = None, threads: int | No
 
 
 class TorchServed:
+    """Answer batches by PyTorch."""
+
     form = "torch"
 
     def __init__(self, path: str | Path, task: Task | None = None) -> None:
         self.name = Path(path).name
-        self.model = load_fine_tuned(path, task).eval()
+        self.model: PreTrainedModel = load_fine_tuned(path, task).eval()
         self.config = self.model.config
         self.tokenizer = load_tokenizer(path)
         self.parameters = count_parameters(self.model)
-        self.disk_bytes = _size(_folder_of(resolve(path)), "*.safetensors")
+        self.disk_bytes = _total_bytes(_local_folder(resolve(path)), "*.safetensors")
 
     def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
         return model_logits(self.model, batch)
 
 
 class OnnxServed:
+    """Answer batches by onnxruntime."""
+
     def __init__(self, path: str | Path, threads: int) -> None:
         self.name = Path(path).name
         self._session = _session(Path(path) / ONNX_FILE, threads)
@@ -79,7 +84,7 @@ class OnnxServed:
         self.form, self.parameters = about["form"], int(about["parameters"])
         self.config = load_config(path)
         self.tokenizer = load_tokenizer(path)
-        self.disk_bytes = _size(Path(path), f"{ONNX_FILE}*")
+        self.disk_bytes = _total_bytes(Path(path), f"{ONNX_FILE}*")
         self._inputs = [node.name for node in self._session.get_inputs()]
 
     def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
@@ -91,7 +96,7 @@ def _session(file: Path, threads: int) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise MissingExtra(f"{file} is an ONNX model. {EXTRA}") from error
+        raise MissingExtra(f"{file} is an ONNX model. {ONNX_HINT}") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     try:
@@ -101,8 +106,8 @@ def _session(file: Path, threads: int) -> Any:
         raise ModelError(f"{file} cannot be opened: {str(error).splitlines()[0]} Export the model again.") from error
 
 
-def _folder_of(source: str) -> Path:
-    """Where the files of a model are that has been loaded."""
+def _local_folder(source: str) -> Path:
+    """Return the folder with the files of a model that has been loaded."""
     if Path(source).is_dir():
         return Path(source)
     from huggingface_hub import snapshot_download
@@ -110,5 +115,5 @@ def _folder_of(source: str) -> Path:
     return Path(snapshot_download(source, local_files_only=True))
 
 
-def _size(folder: Path, pattern: str) -> int:
+def _total_bytes(folder: Path, pattern: str) -> int:
     return sum(file.stat().st_size for file in folder.glob(pattern))

@@ -11,7 +11,6 @@ import yaml
 from limbeck._internal import yaml as plain_yaml
 from limbeck.errors import RunError
 
-<<<<<<< HEAD
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, IndexError)  # what values of another shape may raise
 
 
@@ -31,17 +30,3 @@ def damaged(file: Path, what: str, error: Exception) -> RunError:
     """Make the error that says that a file does not hold what it should."""
     seen = f"{error} is missing" if isinstance(error, KeyError) else " ".join(str(error).split())
     return RunError(f"{file} does not hold {what}: {seen}. Copy it again or repeat the run.")
-=======
-
-def read_mapping(file: Path) -> dict[str, Any]:
-    """Read a JSON or YAML file that holds names and values."""
-    text = file.read_text(encoding="utf-8", errors="replace")
-    try:
-        values = json.loads(text) if file.suffix == ".json" else plain_yaml.load(text)
-    except (ValueError, yaml.YAMLError) as error:
-        seen = " ".join(str(error).split())
-        raise RunError(f"{file} is damaged: {seen}. Copy it again or repeat the run.") from error
-    if not isinstance(values, dict):
-        raise RunError(f"{file} is damaged: it holds {str(values)[:40]!r}. Copy it again or repeat the run.")
-    return values
->>>>>>> wt-g

@@ -1,4 +1,4 @@
-"""How fast a student must be, and the deepest one that is."""
+"""Read how fast a student must be, and choose the deepest one that is."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ import numpy as np
 
 from limbeck.errors import ModelError, RecipeError
 
-# Milliseconds of models with so many layers of the teacher, measured in turns.
+# From depths to the milliseconds of models with so many of the teacher's layers, measured in turns.
 Timer = Callable[[Sequence[int]], Mapping[int, float]]
 
 _TOLERANCE = 0.05  # of a ratio: half of the layers is half of the time but for what all models share
-_FORM = re.compile(r"(\d+\.?\d*|\.\d+)\s*(x|ms)", re.IGNORECASE)
+_PATTERN = re.compile(r"(\d+\.?\d*|\.\d+)\s*(x|ms)", re.IGNORECASE)
 _REMEDY = "Write a share of the teacher's latency such as 0.5x, or milliseconds such as 20ms."
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The median latency of one text: ``ratio`` of the teacher's, or ``milliseconds``; one of them is None."""
+    """Limit the median latency of one text: to a ``ratio`` of the teacher's, or to ``milliseconds``; one is None."""
 
     ratio: float | None = None
     milliseconds: float | None = None
 
     @classmethod
-    def of(cls, text: str) -> Budget:
-        found = _FORM.fullmatch(text.strip())
+    def parse(cls, text: str) -> Budget:
+        """Read ``0.5x`` or ``20ms``; raise with what to write where it is neither."""
+        found = _PATTERN.fullmatch(text.strip())
         if found is None:
             raise RecipeError(f"The budget '{text}' is not understood. {_REMEDY}")
         number, unit = float(found[1]), found[2].lower()
@@ -45,17 +46,17 @@ class Budget:
         return cls(ratio=number)
 
     def limit(self, teacher: float) -> float:
-        """Milliseconds that a student may take beside a teacher that takes so many."""
+        """Return the milliseconds that a student may take beside a teacher that takes so many."""
         return self.milliseconds if self.milliseconds is not None else (self.ratio or 0.0) * teacher
 
     def met(self, student: float, teacher: float) -> bool:
-        """Whether these milliseconds, measured in turns, are within the budget; a ratio may be 5% off."""
+        """Tell whether these milliseconds, measured in turns, are within the budget; a ratio may be 5% off."""
         return student <= self.limit(teacher) * (1 if self.ratio is None else 1 + _TOLERANCE)
 
 
 @dataclass(frozen=True)
-class Depth:
-    """The layers to keep, what they and the teacher take, and whether that is within the budget."""
+class DepthChoice:
+    """Hold the number of layers to keep, what they and the teacher take, and whether that is within the budget."""
 
     layers: int
     milliseconds: float
@@ -63,8 +64,8 @@ class Depth:
     met: bool
 
 
-def choose_depth(depth: int, budget: Budget, timer: Timer) -> Depth:
-    """The deepest student of a teacher with ``depth`` layers that is within the budget; one layer where none is.
+def choose_depth(depth: int, budget: Budget, timer: Timer) -> DepthChoice:
+    """Choose the deepest student of a teacher with ``depth`` layers that is within the budget; one layer if none is.
 
     The shallowest and the deepest are measured, those between them predicted, and the choice is measured before it is
     believed.
@@ -80,5 +81,5 @@ def choose_depth(depth: int, budget: Budget, timer: Timer) -> Depth:
             times = timer([depth, layers])
         met = budget.met(times[layers], times[depth])
         if met or layers == 1:
-            return Depth(layers, times[layers], times[depth], met)
+            return DepthChoice(layers, times[layers], times[depth], met)
         layers -= 1

@@ -1,4 +1,4 @@
-"""The forms that a student is served in: exported, scored on rows that chose nothing, and timed beside its teacher."""
+"""Export a student in every form it can be served in, score each on rows that chose nothing, and time it."""
 
 from __future__ import annotations
 
@@ -11,37 +11,39 @@ from typing import Any
 import numpy as np
 
 from limbeck._internal.progress import muted_messages
-from limbeck.deploy.bench import bench
+from limbeck.deploy.bench import MeasuredModel, bench
 from limbeck.deploy.export import export
 from limbeck.errors import LimbeckError, MissingExtra
 from limbeck.inference.logits import logits_in_order
-from limbeck.inference.served import FORMS, open_served
+from limbeck.inference.served import EXPORT_FORMS, load_served
 from limbeck.runs.reader import own_task
 from limbeck.shrink.budget import Budget
-from limbeck.shrink.scores import TEACHER, Judge
+from limbeck.shrink.scores import TEACHER_NAME, ModelScores
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.task import Task
 
 logger = logging.getLogger("limbeck")
 
-STUDENT = "student"
+STUDENT_NAME = "student"
 _FOLDERS = {"hf": "model"}  # others are named by their form
 _BATCH_SIZES = (1, 32)
 _SECONDS = 20.0
-# of the score that int8 may cost, or of few rows so many; the summary tells what it does
+# what int8 may cost: a part of the score, or so many answers where rows are few; the summary tells what it does cost
 _MAX_DROP, _MAX_ROWS = 0.02, 3
 
 
 def export_forms(
     run: Path, teacher: str, task: dict[str, Any], rows: int, output: Path
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """Where each model is, by its name, and why some forms are not there; ``rows`` of the task are for validation.
+    """Export the student of ``run``; return the folder of each model, by its name, and why some forms were refused.
 
+    ``rows`` is the number of validation rows, on which int8 may lose a few answers.
     The teacher's own int8 form is made too: where it is fast enough, nobody needs a student.
     """
-    found, refused = {TEACHER: Path(teacher)}, {}
-    wanted = [(_name(STUDENT, form), str(run), form, _FOLDERS.get(form, form)) for form in FORMS]
-    wanted.append((_name(TEACHER, FORMS[-1]), teacher, FORMS[-1], f"{TEACHER}-{FORMS[-1]}"))
+    found, refused = {TEACHER_NAME: Path(teacher)}, {}
+    wanted = [(_name(STUDENT_NAME, form), str(run), form, _FOLDERS.get(form, form)) for form in EXPORT_FORMS]
+    int8 = EXPORT_FORMS[-1]
+    wanted.append((_name(TEACHER_NAME, int8), teacher, int8, f"{TEACHER_NAME}-{int8}"))
     for name, source, form, folder in wanted:
         shutil.rmtree(output / folder, ignore_errors=True)  # what an interrupted call left may be of another student
         try:
@@ -62,35 +64,21 @@ def _name(model: str, form: str) -> str:
 
 
 def measure_forms(
-    paths: Mapping[str, Path], judge: Judge, method: str, task: Task, run: Path, budget: Budget, length: int
+    paths: Mapping[str, Path], scores: ModelScores, method: str, task: Task, run: Path, budget: Budget, length: int
 ) -> dict[str, Any]:
-    """The entries of a summary about the models as they are served."""
-    predictions = {STUDENT: judge.predictions[method]}
+    """Score and time the models as they are served, and return the entries of the summary about them."""
+    predictions = {STUDENT_NAME: scores.predictions[method]}
     for name, path in paths.items():
-        if name not in (TEACHER, STUDENT):
+        if name not in (TEACHER_NAME, STUDENT_NAME):
             predictions[name] = _predictions(path, task, run)
-    judge = judge.joined_by(predictions)
+    scores = scores.with_predictions(predictions)
     found = bench(list(paths.values()), batch_sizes=_BATCH_SIZES, lengths=[length], seconds=_SECONDS, memory=False)
     reference = found.models[0].cell(1, length).timing.p50_ms
-    models: list[dict[str, Any]] = []
-    for name, measured in zip(paths, found.models, strict=True):
-        timing = measured.cell(1, length).timing
-        models.append(
-            {
-                "name": name,
-                "form": measured.form,
-                "score": judge.score(name),
-                "agreement": None if name == TEACHER else judge.agreement(name),
-                "parameters": measured.parameters,
-                "disk_bytes": measured.disk_bytes,
-                "p50_ms": timing.p50_ms,
-                "p95_ms": timing.p95_ms,
-                "latency_ratio": timing.p50_ms / reference,
-                "batch_ms": measured.cell(_BATCH_SIZES[-1], length).timing.p50_ms,
-                "within_budget": budget.met(timing.p50_ms, reference),
-            }
-        )
-    students = [model for model in models if model["name"].startswith(STUDENT)]
+    models = [
+        _model_entry(name, measured, scores, budget, length, reference)
+        for name, measured in zip(paths, found.models, strict=True)
+    ]
+    students = [model for model in models if model["name"].startswith(STUDENT_NAME)]
     # as it is trained, if that is fast enough, else in the first form that is
     served = next((model for model in students if model["within_budget"]), min(students, key=_latency))
     return {
@@ -107,13 +95,32 @@ def measure_forms(
     }
 
 
+def _model_entry(
+    name: str, measured: MeasuredModel, scores: ModelScores, budget: Budget, length: int, reference: float
+) -> dict[str, Any]:
+    timing = measured.cell(1, length).timing
+    return {
+        "name": name,
+        "form": measured.form,
+        "score": scores.score(name),
+        "agreement": None if name == TEACHER_NAME else scores.agreement(name),
+        "parameters": measured.parameters,
+        "disk_bytes": measured.disk_bytes,
+        "p50_ms": timing.p50_ms,
+        "p95_ms": timing.p95_ms,
+        "latency_ratio": timing.p50_ms / reference,
+        "batch_ms": measured.cell(_BATCH_SIZES[-1], length).timing.p50_ms,
+        "within_budget": budget.met(timing.p50_ms, reference),
+    }
+
+
 def _latency(model: Mapping[str, Any]) -> float:
     return float(model["p50_ms"])
 
 
 def _predictions(path: Path, task: Task, run: Path) -> np.ndarray:
-    """What an exported model says to the validation rows, read as the run read them."""
-    served = open_served(path, task=task)
+    """Return what an exported model predicts for the validation rows, read as the run read them."""
+    served = load_served(path, task=task)
     with muted_messages():
         encoded = task.encode("validation", served.tokenizer, (own_task(run) or {})["max_length"])
     collate = Collator(served.tokenizer, problem=task.problem)

@@ -1,4 +1,4 @@
-"""What 'limbeck shrink' was asked for and what it decided, in a file: started again, it decides nothing twice."""
+"""Keep what 'limbeck shrink' was asked for and what it decided in a file: started again, it decides nothing twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_EPOCHS = 10.0
 
 @dataclass(frozen=True)
 class Request:
-    """``dev`` None holds out a tenth of ``data``; ``minutes`` is about how long all of it may take."""
+    """Hold what was asked for: ``dev`` None holds out a tenth of ``data``; all may take about ``minutes``."""
 
     model: str
     data: str
@@ -39,12 +39,13 @@ class Request:
     seed: int = 0
 
     def task_block(self) -> dict[str, Any]:
+        """Return the recipe's block for the task."""
         files = {"train": self.data} | ({"validation": self.dev} if self.dev is not None else {})
         return {"name": "table", **files, "text": list(self.text), "label": self.label, "seed": self.seed}
 
     def check(self, task: Task) -> None:
         """Raise what would make the result meaningless."""
-        Budget.of(self.budget)
+        Budget.parse(self.budget)
         train, dev = len(task.split("train")), len(task.split("validation"))
         if dev < _FEWEST_DEV and self.dev is None:
             raise DataError(
@@ -59,15 +60,15 @@ class Request:
             raise DataError(f"{self.data} has {train} rows, too few to train on. Give {_FEWEST_TRAIN} or more.")
 
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result, the content of the files included."""
+        """Return everything that decides the result, the content of the files included."""
         files = [self.data] + ([self.dev] if self.dev is not None else [])
         content = [hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()[:16] for file in files]
         asked: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # as it is read again: tuples are lists
         return asked | {"content of the files": content}
 
 
-class Home:
-    """The folder of one request; its plan grows with each decision."""
+class Workspace:
+    """Hold the folder of one request, whose plan grows with each decision; refuse a folder of another request."""
 
     def __init__(self, folder: Path, request: Request) -> None:
         self.folder, self._file = folder, folder / PLAN
@@ -92,18 +93,19 @@ class Home:
             self.plan = {"asked": asked}
 
     def decide(self, name: str, decision: dict[str, Any]) -> None:
+        """Add a decision to the plan, and write the plan."""
         self.plan[name] = decision
         write_text(self._file, json.dumps(self.plan, indent=1) + "\n")
 
 
-def epochs_in(seconds: float, of_one: float) -> float:
-    """Passes over the training data that fit into so much time, at most 10; parts of one where the data are large."""
+def epochs_that_fit(seconds: float, of_one: float) -> float:
+    """Return how many passes over the training data fit into so much time: at most 10, parts of one if need be."""
     epochs = min(_MOST_EPOCHS, seconds / of_one)
     return max(0.01, float(f"{epochs:.2g}"))
 
 
-def epoch_seconds(recipe: Recipe) -> float:
-    """How long a pass over the training data takes, from a few steps on short, medium and long texts."""
+def measure_epoch_seconds(recipe: Recipe) -> float:
+    """Estimate how long a pass over the training data takes, from a few steps on short, medium and long texts."""
     with muted_messages():
         parts = assemble(recipe)
         data = load_data(recipe, parts)

@@ -1,4 +1,4 @@
-"""What students lost against their teacher, from the predictions in their run directories.
+"""Compute what students lost against their teacher, from the predictions in their run directories.
 
 One half of the validation rows chooses among the students, the other half tells what the choice is worth: a score that
 chose is flattered by it.
@@ -21,18 +21,18 @@ from limbeck.stats import bootstrap_interval, paired_bootstrap
 from limbeck.training.execute import RunDirectory
 
 _RESAMPLES = 10_000
-TEACHER = "teacher"
+TEACHER_NAME = "teacher"
 
 
 class Halves(NamedTuple):
-    """Positions of the rows that choose, and of those that are reported."""
+    """Hold the positions of the rows that choose, and of those that are reported."""
 
     choosing: np.ndarray
     reported: np.ndarray
 
 
 def halves(labels: Any) -> Halves:
-    """Every second row when sorted by label, so that both halves have the same share of each class."""
+    """Deal rows sorted by label out in turns, so that both halves have the same share of each class."""
     labels = np.asarray(labels)
     columns = labels.T[::-1] if labels.ndim > 1 else (labels,)  # lexsort goes by its last key first
     order = np.lexsort(columns)
@@ -40,52 +40,55 @@ def halves(labels: Any) -> Halves:
 
 
 @dataclass(frozen=True)
-class Judge:
-    """The predictions of several models for the same rows."""
+class ModelScores:
+    """Score several models by their predictions for the same rows."""
 
     metric: str
     labels: np.ndarray
     predictions: Mapping[str, np.ndarray]  # by the model's name; one is the teacher's
 
     @classmethod
-    def of(cls, runs: Mapping[str, Path]) -> Judge:
-        """Of finished runs of one teacher, by their methods."""
+    def of(cls, runs: Mapping[str, Path]) -> ModelScores:
+        """Read the predictions of finished runs of one teacher, by their methods."""
         found, labels = {}, None
         for method, run in runs.items():
             file = RunDirectory(run).predictions()
             answers, theirs = read_answers(file), prediction_columns(file, ["teacher_prediction"])
             found[method] = np.array(answers.predictions)
-            found[TEACHER] = np.array(theirs["teacher_prediction"])
+            found[TEACHER_NAME] = np.array(theirs["teacher_prediction"])
             labels = np.array(answers.labels)
         if labels is None:
             raise RunError("No student was trained to the end, so there is nothing to choose from.")
         metric = RunDirectory(next(iter(runs.values()))).metrics()["metric"]
         return cls(metric, labels.astype(np.int64) if labels.ndim > 1 else labels, found)
 
-    def joined_by(self, others: Mapping[str, Any]) -> Judge:
-        return Judge(self.metric, self.labels, {**self.predictions, **others})
+    def with_predictions(self, others: Mapping[str, Any]) -> ModelScores:
+        """Add the predictions of other models, by their names."""
+        return ModelScores(self.metric, self.labels, {**self.predictions, **others})
 
     @cached_property
     def halves(self) -> Halves:
+        """Return which rows choose, and which are reported."""
         return halves(self.labels)
 
     def best(self, methods: Sequence[str]) -> str:
-        """The best on the rows that choose; of equals, the first."""
-        return max(methods, key=self.chosen_by)
+        """Return the best of these on the rows that choose; of equals, the first."""
+        return max(methods, key=self.choosing_score)
 
-    def chosen_by(self, name: str) -> float:
+    def choosing_score(self, name: str) -> float:
+        """Return a model's score on the rows that choose."""
         rows = self.halves.choosing
         return METRICS[self.metric](self.predictions[name][rows], self.labels[rows])
 
     def score(self, name: str) -> dict[str, float]:
-        """On the reported rows, with what 95% of draws of such rows give."""
+        """Return a model's score on the reported rows, with its 95% bootstrap interval."""
         rows = self.halves.reported
         own, labels = self.predictions[name][rows], self.labels[rows]
         low, high = bootstrap_interval(self.metric, own, labels, resamples=_RESAMPLES)
         return {"value": METRICS[self.metric](own, labels), "low": low, "high": high}
 
     def difference(self, name: str, other: str) -> dict[str, float]:
-        """On the reported rows: the first one's score minus the other's, with its 95% interval."""
+        """Return the first one's score minus the other's on the reported rows, with its 95% interval."""
         rows = self.halves.reported
         ours, theirs = ([self.predictions[side][rows]] for side in (name, other))
         found = paired_bootstrap(self.metric, ours, theirs, self.labels[rows], resamples=_RESAMPLES)
@@ -93,11 +96,12 @@ class Judge:
         return {"value": found.difference, "low": found.low, "high": found.high}
 
     def agreement(self, name: str) -> float:
-        """With the teacher, on the reported rows: how often the same; of numbers, how they correlate."""
+        """Return how often a model agrees with the teacher on the reported rows; of numbers, how they correlate."""
         rows = self.halves.reported
-        ours, theirs = self.predictions[name][rows], self.predictions[TEACHER][rows]
+        ours, theirs = self.predictions[name][rows], self.predictions[TEACHER_NAME][rows]
         numbers = np.issubdtype(ours.dtype, np.floating)
         return METRICS["pearson"](ours, theirs) if numbers else float((ours == theirs).mean())
 
     def counts(self) -> dict[str, int]:
+        """Count the rows of each half."""
         return {"choosing": len(self.halves.choosing), "reported": len(self.halves.reported)}

@@ -1,4 +1,4 @@
-"""Whether a model can teach a task as it is."""
+"""Find out whether a model can teach a task as it is."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ logger = logging.getLogger("limbeck")
 _ROWS = 512  # validation rows that show whether a model knows its task
 
 
-def why_no_teacher(model: str, task: Task) -> str:
-    """Empty if the model predicts the task's labels and does better than always giving the most frequent one."""
+def reason_to_fine_tune(model: str, task: Task) -> str:
+    """Say why a model must be fine-tuned before it can teach; empty if it knows the task.
+
+    It does if it predicts the task's labels, and better than by always giving the most frequent one.
+    """
     load_config(model)  # one that is not there is an error of its own
     try:
         network = load_fine_tuned(model, task)
@@ -29,7 +32,7 @@ def why_no_teacher(model: str, task: Task) -> str:
 
 
 def _scores(network: Any, tokenizer: Any, task: Task) -> tuple[float, float]:
-    """The model's main score on some of the validation rows, and that of the most frequent answer."""
+    """Return the model's main score on some of the validation rows, and that of the most frequent answer."""
     rows = task.split("validation")
     some = rows.select(range(0, len(rows), -(-len(rows) // _ROWS)))
     length, _ = task.suggest_length(tokenizer, longest_input(network))

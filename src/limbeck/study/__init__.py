@@ -1,1 +1,1 @@
-"""Studies: methods x settings x seeds. ``description`` is what a study's file says, ``conduct`` carries it out."""
+"""Run studies: methods x settings x seeds. ``description`` says what a file means, ``runner`` carries it out."""

@@ -1,4 +1,4 @@
-"""A study: methods x settings x seeds on one or more tasks, as plain YAML, and the recipes that it stands for.
+"""Describe a study, methods x settings x seeds on one or more tasks, and make the recipes that it stands for.
 
 A study holds blocks of a recipe that all of its runs share, and lists of what differs: tasks, methods, seeds. Each task
 and each method is a set of changes, ``train.epochs: 5``, as in a recipe's overrides.
@@ -20,10 +20,10 @@ from limbeck._internal.files import file_name
 from limbeck.recipes.files import read_recipe, set_value
 from limbeck.recipes.recipe import Recipe
 
-Point = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
-PLACES = {"task", "student", "method", "train", "stages"}  # of a recipe, where methods and settings may differ
-OF_THE_STUDY = ("recipe", "grid", "tasks")  # keys of a method that are no settings of its recipe
-TASK = "{task}"  # stands for the task's short name in the names of recipes and teachers
+GridPoint = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
+RECIPE_BLOCKS = {"task", "student", "method", "train", "stages"}  # in which methods and settings may differ
+STUDY_KEYS = ("recipe", "grid", "tasks")  # keys of a method that are no settings of its recipe
+TASK_PLACEHOLDER = "{task}"  # stands for the task's short name in the names of recipes and teachers
 
 
 class _Block(pydantic.BaseModel):
@@ -31,7 +31,7 @@ class _Block(pydantic.BaseModel):
 
 
 class StudyTeacher(_Block):
-    """``model`` is fine-tuned once for each task; ``fine_tuned`` has been already (``runs/bert-{task}``)."""
+    """Name the teacher: ``model`` is fine-tuned for each task; ``fine_tuned`` already is (``runs/bert-{task}``)."""
 
     model: str | None = None
     fine_tuned: str | None = None
@@ -53,7 +53,7 @@ class StudyTeacher(_Block):
 
 
 class Search(_Block):
-    """How the settings of a method are searched: all of its grid, or ``trials`` that Optuna's TPE proposes."""
+    """Say how the settings of a method are searched: all of its grid, or ``trials`` that Optuna's TPE proposes."""
 
     sampler: Literal["grid", "tpe"] = "grid"
     trials: PositiveInt = 20
@@ -62,6 +62,8 @@ class Search(_Block):
 
 
 class Study(_Block):
+    """Hold what a study's file says, and make the recipe of each of its runs."""
+
     tasks: dict[str, dict[str, Any]] = Field(min_length=1)
     task: dict[str, Any] = Field(default_factory=dict)
     teacher: StudyTeacher
@@ -93,47 +95,49 @@ class Study(_Block):
         return value
 
     @property
-    def chosen_on(self) -> list[int]:
-        """The seeds whose mean dev score chooses among a method's settings."""
+    def choosing_seeds(self) -> list[int]:
+        """Return the seeds whose mean dev score chooses among a method's settings."""
         return self.select_seeds or self.seeds
 
     @property
-    def compared_with(self) -> list[str]:
-        """The baselines: those named, or ``ft`` and ``kd``, where the study has them on any task."""
+    def present_baselines(self) -> list[str]:
+        """Return the baselines that the study has on any task: of those named, or of ``ft`` and ``kd``."""
         there = {label for task in self.tasks for label in self.labels(task)}
         return [name for name in (("ft", "kd") if self.baselines is None else self.baselines) if name in there]
 
-    def selection(self) -> str:
-        """How settings were chosen, for readers of the table."""
-        if not any(self.space(task, label) for task in self.tasks for label in self.labels(task)):
+    def selection_note(self) -> str:
+        """Tell readers of the table how settings were chosen."""
+        if not any(self.search_space(task, label) for task in self.tasks for label in self.labels(task)):
             return "Nothing was searched: each method has fixed settings."
-        ours, theirs = (", ".join(map(str, seeds)) for seeds in (self.chosen_on, self.seeds))
-        if set(self.chosen_on) == set(self.seeds):
+        ours, theirs = (", ".join(map(str, seeds)) for seeds in (self.choosing_seeds, self.seeds))
+        if set(self.choosing_seeds) == set(self.seeds):
             theirs = "all of them"
-        seeds = "seed" if len(self.chosen_on) == 1 else "seeds"
-        if set(self.chosen_on).isdisjoint(self.seeds):
+        seeds = "seed" if len(self.choosing_seeds) == 1 else "seeds"
+        if set(self.choosing_seeds).isdisjoint(self.seeds):
             return f"Settings were chosen by dev scores on {seeds} {ours}, and are reported on others: {theirs}."
-        verb = "is" if len(self.chosen_on) == 1 else "are"
-        which = "which" if set(self.chosen_on) <= set(self.seeds) else "some of which"
+        verb = "is" if len(self.choosing_seeds) == 1 else "are"
+        which = "which" if set(self.choosing_seeds) <= set(self.seeds) else "some of which"
         return (
             f"Settings were chosen by dev scores on {seeds} {ours}, {which} {verb} reported too ({theirs}), as papers "
             "often do: the scores of searched methods are optimistic."
         )
 
     def to_yaml(self) -> str:
+        """Return the study as the text of a file that ``load_study`` reads."""
         return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True)
 
-    def points(self, task: str, label: str) -> list[Point]:
-        """Every setting of a method's grid, in its order; the only one is empty where nothing is searched."""
-        grid = {key: value for key, value in self._grid(task, label).items() if isinstance(value, list)}
+    def points(self, task: str, label: str) -> list[GridPoint]:
+        """Return every setting of a method's grid, in its order; the only one is empty where nothing is searched."""
+        grid = {key: value for key, value in self.search_space(task, label).items() if isinstance(value, list)}
         return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
 
-    def space(self, task: str, label: str) -> dict[str, Any]:
-        """What is searched: by its place in the recipe a list of choices, or ``{low, high, log}``."""
-        return self._grid(task, label)
+    def search_space(self, task: str, label: str) -> dict[str, Any]:
+        """Return what is searched: by its place in the recipe a list of choices, or ``{low, high, log}``."""
+        own = self.methods[label].get("grid", self.grid)
+        return (self._recipe_of(task, label).get("grid") or {}) if own is None else own
 
     def teacher_values(self, task: str) -> dict[str, Any] | None:
-        """The recipe that fine-tunes this task's teacher; None where one is given."""
+        """Return the recipe that fine-tunes this task's teacher; None where one is given."""
         teacher = self._teacher_of(task)
         if teacher.model is None:
             return None
@@ -146,16 +150,17 @@ class Study(_Block):
         }
 
     def given_teacher(self, task: str) -> str:
-        return (self._teacher_of(task).fine_tuned or "").replace(TASK, short_task(task))
+        """Return the path or name of this task's teacher, where one is given."""
+        return (self._teacher_of(task).fine_tuned or "").replace(TASK_PLACEHOLDER, short_task(task))
 
     def labels(self, task: str) -> list[str]:
-        """The methods that run on a task: all that do not name others as their ``tasks``."""
+        """Return the methods that run on a task: all that do not name others as their ``tasks``."""
         return [label for label, entry in self.methods.items() if task in entry.get("tasks", self.tasks)]
 
-    def values(self, task: str, label: str, point: Point, seed: int, teacher: str, cache: str) -> dict[str, Any]:
-        """The recipe of one run."""
+    def values(self, task: str, label: str, point: GridPoint, seed: int, teacher: str, cache: str) -> dict[str, Any]:
+        """Return the recipe of one run."""
         changes = self._changes(label)
-        written = self._written(task, label)
+        written = self._recipe_of(task, label)
         values: dict[str, Any] = {key: written[key] for key in ("method", "stages") if key in written}
         values["task"] = self._task_block(task, written.get("task", {}))
         values["teacher"] = {"model": teacher, "cache": cache, "cache_dtype": self._teacher_of(task).cache_dtype}
@@ -168,24 +173,20 @@ class Study(_Block):
         return values | {"seed": seed}
 
     def method(self, task: str, label: str) -> str:
-        """The name of the method that a label stands for."""
+        """Return the name of the method that a label stands for."""
         return str(self.values(task, label, {}, self.seeds[0], "", "off")["method"].get("name"))
 
     def reported(self, task: str, label: str) -> list[dict[str, Any]]:
-        """What the recipe behind a method says that its paper reports."""
-        reported = self._written(task, label).get("reported") or []
+        """Return the scores that the paper of a method reports, as the recipe behind it has them."""
+        reported = self._recipe_of(task, label).get("reported") or []
         return [reported] if isinstance(reported, dict) else reported
 
-    def _grid(self, task: str, label: str) -> dict[str, Any]:
-        own = self.methods[label].get("grid", self.grid)
-        return (self._written(task, label).get("grid") or {}) if own is None else own
-
     def _changes(self, label: str) -> dict[str, Any]:
-        return {key: value for key, value in self.methods[label].items() if key not in OF_THE_STUDY}
+        return {key: value for key, value in self.methods[label].items() if key not in STUDY_KEYS}
 
-    def _written(self, task: str, label: str) -> dict[str, Any]:
+    def _recipe_of(self, task: str, label: str) -> dict[str, Any]:
         name = self.methods[label].get("recipe")
-        return copy.deepcopy(read_recipe(str(name).replace(TASK, short_task(task))).values) if name else {}
+        return copy.deepcopy(read_recipe(str(name).replace(TASK_PLACEHOLDER, short_task(task))).values) if name else {}
 
     def _task_block(self, task: str, written: dict[str, Any]) -> dict[str, Any]:
         block = {"task": written | copy.deepcopy(self.task) | {"name": task}}
@@ -203,9 +204,9 @@ class Study(_Block):
 
 
 def _flat(changes: Any) -> Any:
-    """``train: {epochs: 5}``, or the override ``methods.kd.train.epochs=5``, changes that and not the whole block.
+    """Give each setting in a block its own key: ``train: {epochs: 5}`` changes the epochs, not the whole block.
 
-    A student or a method with its name is a block of its own.
+    So does the override ``methods.kd.train.epochs=5``. A student or a method with its name replaces its whole block.
     """
     if not isinstance(changes, dict):
         return changes
@@ -220,12 +221,12 @@ def _flat(changes: Any) -> Any:
 
 
 def short_task(task: str) -> str:
-    """``rte`` of ``glue/rte``."""
+    """Return the last part of a task's name: ``rte`` of ``glue/rte``."""
     return task.rpartition("/")[2]
 
 
-def key_of(recipe: Recipe) -> str:
-    """A folder's name for people, and a hash of everything that decides the result."""
+def run_key(recipe: Recipe) -> str:
+    """Return a name for a run's folder: words for people, and a hash of everything that decides the result."""
     values = yaml.safe_load(recipe.model_copy(update={"reported": None, "grid": None}).to_yaml())
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
     return file_name(recipe.task.name, recipe.method.name, f"s{recipe.seed}", digest[:10])

@@ -1,4 +1,4 @@
-"""Where the jobs of a study run: in this process, in local worker processes, or on a Ray cluster.
+"""Run the jobs of a study: in this process, in local worker processes, or on a Ray cluster.
 
 An engine takes jobs with ``submit`` and gives back, one at a time, how they ended. What a job does is the same
 everywhere; so is its result, where it has the same number of threads.
@@ -18,19 +18,23 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from limbeck.errors import LimbeckError, MissingExtra
-from limbeck.study.jobs import Job, Outcome, attempt, do
+from limbeck.study.jobs import Job, JobOutcome, attempt, execute_job
 
 Work = Callable[[Job], None]
-_SECONDS_BETWEEN_LOOKS = 0.2
+_POLL_SECONDS = 0.2
 
 
 class Engine(Protocol):
-    started: Callable[[Job], None]  # called when a job begins
+    """Run submitted jobs, at once or one after the other."""
 
-    def submit(self, job: Job) -> None: ...
+    on_start: Callable[[Job], None]  # called when a job begins
 
-    def next(self) -> Outcome:
-        """How one of the submitted jobs ended; waits for it."""
+    def submit(self, job: Job) -> None:
+        """Take a job, to be run as soon as there is room for it."""
+        ...
+
+    def next_outcome(self) -> JobOutcome:
+        """Wait until one of the submitted jobs has ended, and return how."""
         ...
 
     def close(self) -> None:
@@ -39,12 +43,12 @@ class Engine(Protocol):
 
 
 class InProcess:
-    """One job after the other, here."""
+    """Run one job after the other in this process."""
 
-    def __init__(self, threads: int | None = None, work: Work = do) -> None:
+    def __init__(self, threads: int | None = None, work: Work = execute_job) -> None:
         self._jobs: deque[Job] = deque()
         self._work = work
-        self.started: Callable[[Job], None] = lambda job: None
+        self.on_start: Callable[[Job], None] = lambda job: None
         if threads is not None:
             import torch
 
@@ -53,9 +57,9 @@ class InProcess:
     def submit(self, job: Job) -> None:
         self._jobs.append(job)
 
-    def next(self) -> Outcome:
+    def next_outcome(self) -> JobOutcome:
         job = self._jobs.popleft()
-        self.started(job)
+        self.on_start(job)
         return attempt(self._work, job)
 
     def close(self) -> None:
@@ -63,24 +67,24 @@ class InProcess:
 
 
 class Workers:
-    """Local processes, each with its share of the threads and of the GPUs. One that dies is replaced."""
+    """Run jobs in local processes, each with its share of the threads and of the GPUs. One that dies is replaced."""
 
-    def __init__(self, count: int, threads: int | None = None, work: Work = do) -> None:
+    def __init__(self, count: int, threads: int | None = None, work: Work = execute_job) -> None:
         self._threads = threads or max(1, (os.cpu_count() or 1) // count)
         self._jobs: deque[Job] = deque()
         self._work = work
         self._workers = [_Worker(number, self._threads, work) for number in range(count)]
-        self.started: Callable[[Job], None] = lambda job: None
+        self.on_start: Callable[[Job], None] = lambda job: None
 
     def submit(self, job: Job) -> None:
         self._jobs.append(job)
 
-    def next(self) -> Outcome:
-        self._hand_out()
-        busy = {worker.ears: worker for worker in self._workers if worker.job is not None}
+    def next_outcome(self) -> JobOutcome:
+        self._assign_jobs()
+        busy = {worker.connection: worker for worker in self._workers if worker.job is not None}
         worker = busy[wait(list(busy))[0]]  # type: ignore[index]
         outcome = worker.outcome()
-        self._hand_out()
+        self._assign_jobs()
         return outcome
 
     def close(self) -> None:
@@ -88,46 +92,46 @@ class Workers:
         for worker in self._workers:
             worker.stop()
 
-    def _hand_out(self) -> None:
+    def _assign_jobs(self) -> None:
         for worker in self._workers:
             if worker.job is None and self._jobs:
-                self.started(self._jobs[0])
-                worker.begin(self._jobs.popleft())
+                self.on_start(self._jobs[0])
+                worker.start(self._jobs.popleft())
 
 
 class _Worker:
-    """One process that waits for jobs; started when the first one comes."""
+    """Hold one process that waits for jobs; it is started when the first one comes."""
 
     def __init__(self, number: int, threads: int, work: Work) -> None:
         self._number, self._threads, self._work = number, threads, work
         self._process: Any = None
-        self.ears: Connection
+        self.connection: Connection
         self.job: Job | None = None
 
-    def begin(self, job: Job) -> None:
+    def start(self, job: Job) -> None:
         if self._process is None:
             context = multiprocessing.get_context("spawn")
             # no daemon, because those may not have the processes that load data
-            self.ears, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs, self._work, os.getpid()))
-            with _environment(_limits(self._number, self._threads)):
+            self.connection, child_end = context.Pipe()
+            self._process = context.Process(target=_work_until_closed, args=(child_end, self._work, os.getpid()))
+            with _environment(_worker_environment(self._number, self._threads)):
                 self._process.start()
-            theirs.close()  # so that its death is heard here
+            child_end.close()  # else its death would not close the pipe
         self.job = job
         with suppress(OSError):  # it died while it waited: its outcome will say so
-            self.ears.send(job)
+            self.connection.send(job)
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> JobOutcome:
         assert self.job is not None
         job, self.job = self.job, None
         try:
-            outcome: Outcome = self.ears.recv()
+            outcome: JobOutcome = self.connection.recv()
         except (EOFError, OSError):
             self._process.join()
             status, self._process = self._process.exitcode, None
             cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
             hint = " The machine may be out of memory: use fewer workers." if status == -signal.SIGKILL else ""
-            return Outcome(job.key, f"Its process ended with {cause}.{hint}")
+            return JobOutcome(job.key, f"Its process ended with {cause}.{hint}")
         return outcome
 
     def stop(self) -> None:
@@ -138,9 +142,9 @@ class _Worker:
 
 
 class Ray:
-    """Tasks on a Ray cluster, or on a Ray started here. All nodes must see the study's folder under the same path."""
+    """Run jobs on a Ray cluster, or on a Ray started here. All nodes must see the study's folder at the same path."""
 
-    def __init__(self, address: str = "local", threads: int = 1, work: Work = do) -> None:
+    def __init__(self, address: str = "local", threads: int = 1, work: Work = execute_job) -> None:
         try:
             import ray
         except ImportError as error:
@@ -153,30 +157,31 @@ class Ray:
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise LimbeckError(f"Ray cannot be reached at {address}: {error}") from error
-        there = ray.cluster_resources()
-        if threads > there.get("CPU", 0):
+        resources = ray.cluster_resources()
+        cpus = resources.get("CPU", 0)
+        if threads > cpus:
             ray.shutdown()
-            raise LimbeckError(f"--threads is {threads}, but Ray at {address} has {there.get('CPU', 0):g} CPUs in all.")
-        gpus = 1 if there.get("GPU") else 0
+            raise LimbeckError(f"--threads is {threads}, but Ray at {address} has {cpus:g} CPUs in all.")
+        gpus = 1 if resources.get("GPU") else 0
         # limbeck itself decides what is tried again
-        self._remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_attempt_there)
+        self._remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_attempt_on_ray)
         self._threads, self._work = threads, work
         self._running: dict[Any, Job] = {}
-        self.started: Callable[[Job], None] = lambda job: None
+        self.on_start: Callable[[Job], None] = lambda job: None
 
     def submit(self, job: Job) -> None:
         environment = {"env_vars": {"OMP_NUM_THREADS": str(self._threads)}}
         reference = self._remote.options(runtime_env=environment).remote(self._work, job, os.getcwd(), self._threads)
         self._running[reference] = job
-        self.started(job)
+        self.on_start(job)
 
-    def next(self) -> Outcome:
+    def next_outcome(self) -> JobOutcome:
         ready, _ = self._ray.wait(list(self._running), num_returns=1)
         job = self._running.pop(ready[0])
         try:
-            outcome: Outcome = self._ray.get(ready[0])
+            outcome: JobOutcome = self._ray.get(ready[0])
         except self._ray.exceptions.RayError as error:
-            return Outcome(job.key, f"Its worker was lost: {str(error).strip().splitlines()[0]}")
+            return JobOutcome(job.key, f"Its worker was lost: {str(error).strip().splitlines()[0]}")
         return outcome
 
     def close(self) -> None:
@@ -186,7 +191,7 @@ class Ray:
         self._ray.shutdown()
 
 
-def _attempt_there(work: Work, job: Job, folder: str, threads: int) -> Outcome:
+def _attempt_on_ray(work: Work, job: Job, folder: str, threads: int) -> JobOutcome:
     import torch
 
     os.chdir(folder)  # where the study was started: its paths may be relative
@@ -194,10 +199,10 @@ def _attempt_there(work: Work, job: Job, folder: str, threads: int) -> Outcome:
     return attempt(work, job)
 
 
-def _serve(jobs: Connection, work: Work, parent: int) -> None:
-    """Do what comes until the parent closes its end, or is gone."""
+def _work_until_closed(jobs: Connection, work: Work, parent: int) -> None:
+    """Run the jobs that come until the parent closes its end, or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and stops its workers
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     while True:
         try:
             job = jobs.recv()
@@ -206,14 +211,14 @@ def _serve(jobs: Connection, work: Work, parent: int) -> None:
         jobs.send(attempt(work, job))
 
 
-def _leave_with(parent: int) -> None:
-    """A killed parent cannot stop its workers: they must notice."""
+def _exit_with_parent(parent: int) -> None:
+    """End this process when its parent has gone: a killed parent cannot stop its workers."""
     while os.getppid() == parent:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_POLL_SECONDS)
     os._exit(1)
 
 
-def _limits(number: int, threads: int) -> dict[str, str]:
+def _worker_environment(number: int, threads: int) -> dict[str, str]:
     limits = {"OMP_NUM_THREADS": str(threads)}
     import torch
 
@@ -225,7 +230,7 @@ def _limits(number: int, threads: int) -> dict[str, str]:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set for the processes that are started inside."""
+    """Set environment variables for the processes that are started inside."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""What a study will cost in time and disk: roughly from sizes and lengths, better once some of its runs are done."""
+"""Estimate a study's time and disk: roughly from sizes and lengths, better once some of its runs are done."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _PASSES = 3  # forward once, backward twice
 
 @dataclass(frozen=True)
 class PlanLine:
-    """A method on a task, or a task's teacher. What cannot be known here (a model on the hub, a stream) is None."""
+    """Hold the cost of a method on a task, or of a task's teacher.
+
+    What cannot be known here (a model on the hub, a stream) is None.
+    """
 
     task: str
     label: str
@@ -45,45 +48,46 @@ class _Size:
     all: int
 
 
-def estimate(plan: Plan) -> list[PlanLine]:
-    """A line for each task's teacher and each method."""
+def estimate_costs(plan: Plan) -> list[PlanLine]:
+    """Return a line for each task's teacher and each method."""
     study, lines, ratios = plan.study, [], []
     for task in study.tasks:
-        teacher = plan.teacher(task)
-        source = plan.source(task)
+        teacher = plan.teacher_job(task)
+        source = plan.teacher_shape(task)
         if teacher is not None:
             seconds, size = _cost(teacher.values, source)
-            ratios += _ratios([Path(teacher.folder)], seconds)
+            ratios += _slowdowns([Path(teacher.folder)], seconds)
             lines.append(PlanLine(task, "teacher", 1, 1, int(teacher.finished()), seconds, size))
         for label in study.labels(task):
-            first = plan.run(task, label, plan.first_point(task, label), study.seeds[0], "kept")
+            first = plan.train_job(task, label, plan.first_point(task, label), study.seeds[0], "kept")
             seconds, size = _cost(first.values, source)
-            done = plan.finished(task, label)
-            ratios += _ratios(done, seconds)
-            runs = plan.count(task, label)
+            done = plan.finished_runs(task, label)
+            ratios += _slowdowns(done, seconds)
+            runs = plan.count_runs(task, label)
             kept = {"none": 0, "reported": len(study.seeds), "all": runs}[study.keep]
             size = None if size is None else kept * size
-            lines.append(PlanLine(task, label, plan.trials(task, label), runs, min(runs, len(done)), seconds, size))
+            settings = plan.count_settings(task, label)
+            lines.append(PlanLine(task, label, settings, runs, min(runs, len(done)), seconds, size))
     pace = median(ratios) if ratios else 1.0
-    return [_rest(line, pace) for line in lines]
+    return [_with_time_left(line, pace) for line in lines]
 
 
-def _rest(line: PlanLine, pace: float) -> PlanLine:
-    """With the time of all runs that are left, at the pace of those that are done."""
+def _with_time_left(line: PlanLine, pace: float) -> PlanLine:
+    """Replace the time of one run by that of all runs that are left, at the pace of those that are done."""
     seconds = None if line.seconds is None else line.seconds * pace * (line.runs - line.done)
     return PlanLine(line.task, line.label, line.settings, line.runs, line.done, seconds, line.bytes)
 
 
 def _cost(values: dict[str, Any], source: str) -> tuple[float | None, int | None]:
-    """Seconds of a run's training, and bytes of its student; ``source`` has the teacher's shape."""
+    """Return the seconds of a run's training, and the bytes of its student; ``source`` has the teacher's shape."""
     try:
-        size = _student(json.dumps(values["student"]), source)
+        size = _student_size(json.dumps(values["student"]), source)
     except LimbeckError:
         return None, None
     stages = values.get("stages") or [{}]
     options = {key: value for key, value in values["task"].items() if key not in ("max_length", "padding", "too_long")}
     try:
-        tokens, rows = _tokens(json.dumps(options), source, values["task"].get("max_length", "auto"))
+        tokens, rows = _count_tokens(json.dumps(options), source, values["task"].get("max_length", "auto"))
     except (LimbeckError, TypeError):
         return None, size.all * _BYTES_OF_A_WEIGHT
     seconds = 0.0
@@ -98,22 +102,22 @@ def _cost(values: dict[str, Any], source: str) -> tuple[float | None, int | None
 
 
 @cache
-def _student(block: str, source: str) -> _Size:
+def _student_size(block: str, source: str) -> _Size:
     values = json.loads(block)
     if values.get("from") and values.get("keep"):
-        whole = _size(source if values["from"] == "teacher" else values["from"])
+        whole = _model_size(source if values["from"] == "teacher" else values["from"])
         depth = int(load_config(source if values["from"] == "teacher" else values["from"]).num_hidden_layers)
         blocks = whole.blocks * len(layers_to_keep(values["keep"], depth)) // depth
         return _Size(blocks, whole.all - whole.blocks + blocks)
     if values.get("model"):
-        return _size(values["model"])
+        return _model_size(values["model"])
     with torch.device("meta"):
         model = from_config(values["config"], load_config(source))
     return _Size(count_parameters(blocks_of(model)), count_parameters(model))
 
 
 @cache
-def _size(source: str) -> _Size:
+def _model_size(source: str) -> _Size:
     config = load_config(source)
     with torch.device("meta"):
         model = model_class("classification", config).from_config(config)
@@ -121,8 +125,8 @@ def _size(source: str) -> _Size:
 
 
 @cache
-def _tokens(task: str, source: str, max_length: Any) -> tuple[float, int]:
-    """How many tokens one pass over the training data reads, and how many examples it has."""
+def _count_tokens(task: str, source: str, max_length: Any) -> tuple[float, int]:
+    """Return how many tokens one pass over the training data reads, and how many examples it has."""
     options = json.loads(task)
     loaded: Task = load_task(options.pop("name"), **options)
     rows = len(loaded.split("train"))
@@ -132,8 +136,8 @@ def _tokens(task: str, source: str, max_length: Any) -> tuple[float, int]:
     return float(lengths.mean() * rows), rows
 
 
-def _ratios(folders: list[Path], expected: float | None) -> list[float]:
-    """How much longer finished runs took than was expected of them."""
+def _slowdowns(folders: list[Path], expected: float | None) -> list[float]:
+    """Return how many times longer finished runs took than was expected of them."""
     runs = [RunDirectory(folder) for folder in folders]
     found = [run.metrics()["train_seconds"] for run in runs if run.finished]
     return [seconds / expected for seconds in found] if expected else []

@@ -1,4 +1,4 @@
-"""The pieces of work that a study is made of: plain data that can be sent to another process, and how each is done."""
+"""Describe the jobs that a study is made of as plain data, which can be sent to another process, and run them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from limbeck.study.search import falls_behind
 from limbeck.training.cache_building import cache_for_runs
 from limbeck.training.execute import execute
 
-# Of a student's weights: removed; kept; or needed, so that a finished run which has lost them is done again.
-Fate = Literal["removed", "kept", "needed"]
+# What becomes of a student's weights. "needed": a finished run which has lost them is done again.
+WeightsPolicy = Literal["removed", "kept", "needed"]
 
 
 @dataclass(frozen=True)
 class Job(ABC):
-    """``key`` names it in the study, ``title`` for people."""
+    """Describe a piece of a study's work. ``key`` names it in the study, ``title`` for people."""
 
     key: str
     title: str
@@ -41,71 +41,78 @@ class Job(ABC):
 
     @abstractmethod
     def finished(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Tell whether there is nothing left to do."""
 
     @abstractmethod
     def run(self) -> None:
-        """Do it; what an earlier attempt left is gone on with."""
+        """Do the work, going on with what an earlier attempt left."""
 
     @property
     def log(self) -> Path:
+        """Point to the file with the job's messages."""
         return Path(self.study) / "logs" / f"{self.key}.txt"
 
     @property
     def failure(self) -> Path:
+        """Point to the file that tells why the job failed, where it did."""
         return Path(self.study) / "failures" / f"{self.key}.txt"
 
 
 @dataclass(frozen=True)
 class TrainJob(Job):
-    """One run into ``folder``; with ``earlier``, it may end early where it falls behind those scores."""
+    """Describe one run into ``folder``; with ``earlier``, it may end early where it falls behind those scores."""
 
     values: dict[str, Any]
     folder: str
-    student: Fate = "needed"
+    weights: WeightsPolicy = "needed"
     earlier: tuple[tuple[float, ...], ...] | None = None
 
     @property
     def directory(self) -> RunDirectory:
+        """Return the run directory that the job writes."""
         return RunDirectory(Path(self.folder))
 
     def finished(self) -> bool:
         if self.earlier is not None and self.directory.pruned.is_file():
             return True
-        return self.directory.finished and not self._lost_its_student()
+        return self.directory.finished and not self._student_is_missing()
 
     def run(self) -> None:
         folder, earlier = self.directory.path, self.earlier
-        if self._lost_its_student() or _began_elsewhere(folder, self.values):
+        if self._student_is_missing() or _teacher_has_moved(folder, self.values):
             shutil.rmtree(folder)
         stop = partial(falls_behind, earlier) if earlier is not None else None
         execute(load_recipe(values=self.values), folder, resume=True, stop=stop)
-        if self.student == "removed":
-            self.forget_students()
+        if self.weights == "removed":
+            self.delete_students()
 
-    def forget_students(self) -> None:
-        """The weights of a finished run, also those of its earlier stages, with which an unfinished one goes on."""
+    def delete_students(self) -> None:
+        """Delete the weights of a finished run and of its stages, with which an unfinished one would go on."""
         if self.directory.finished:
             for student in (self.directory.student, *(stage.student for stage in self.directory.stages())):
                 shutil.rmtree(student, ignore_errors=True)
 
-    def _lost_its_student(self) -> bool:
-        return self.student == "needed" and self.directory.finished and not self.directory.student.is_dir()
+    def _student_is_missing(self) -> bool:
+        return self.weights == "needed" and self.directory.finished and not self.directory.student.is_dir()
 
 
 @dataclass(frozen=True)
 class CacheJob(Job):
-    """One pass of a teacher for all methods of a task, where that pays: by label the recipe, and how many runs."""
+    """Describe one pass of a teacher for all methods of a task, where that pays.
+
+    ``recipes`` holds by label the recipe, and how many runs it has.
+    """
 
     recipes: dict[str, tuple[dict[str, Any], int]]
     folder: str
 
     @property
     def marker(self) -> Path:
+        """Point to the file that says which methods the cache serves."""
         return Path(f"{self.folder}.json")
 
     def finished(self) -> bool:
-        """Whether it was decided for each of these methods: a study may have got others since."""
+        """Tell whether it was decided for each of these methods: a study may have got others since."""
         asked = self._decided()["asked"]
         return all(asked.get(label) == _asked(values) for label, (values, _) in self.recipes.items())
 
@@ -121,7 +128,7 @@ class CacheJob(Job):
         write_text(self.marker, json.dumps({"serves": [*others, *served], "asked": asked}) + "\n")
 
     def serves(self, label: str, values: dict[str, Any]) -> bool:
-        """Whether the cache was made, and for what this run asks: a grid or a changed study may ask for other texts."""
+        """Tell whether the cache fits what this run asks for: a grid or a changed study may ask for other texts."""
         decided = self._decided()
         return label in decided["serves"] and decided["asked"].get(label) == _asked(values)
 
@@ -131,16 +138,16 @@ class CacheJob(Job):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a job ended: ``error`` is empty, or what went wrong; where ``final``, trying again would change nothing."""
+class JobOutcome:
+    """Tell how a job ended: ``error`` is empty, or what went wrong; where ``final``, trying again changes nothing."""
 
     key: str
     error: str = ""
     final: bool = False
 
 
-def do(job: Job) -> None:
-    """The job itself, unless an earlier attempt finished it; what it has to say goes to its log."""
+def execute_job(job: Job) -> None:
+    """Run a job unless an earlier attempt finished it, with its messages in its log."""
     job.log.parent.mkdir(parents=True, exist_ok=True)
     # a process that lost its parent may still be at it for a moment
     with FileLock(job.log.with_suffix(".lock")), _logging_to(job.log):
@@ -148,8 +155,8 @@ def do(job: Job) -> None:
             job.run()
 
 
-def attempt(work: Callable[[Job], None], job: Job) -> Outcome:
-    """Do a job; an error becomes part of the outcome and is written beside the study's runs."""
+def attempt(work: Callable[[Job], None], job: Job) -> JobOutcome:
+    """Run a job by ``work``; an error becomes part of the outcome and is written beside the study's runs."""
     try:
         work(job)
     except Exception as error:
@@ -157,21 +164,21 @@ def attempt(work: Callable[[Job], None], job: Job) -> Outcome:
             job.failure.parent.mkdir(parents=True, exist_ok=True)
             write_text(job.failure, f"{job.title}\n\n{''.join(traceback.format_exception(error))}")
         final = isinstance(error, LimbeckError)
-        return Outcome(job.key, str(error) if final else f"{type(error).__name__}: {error}", final)
+        return JobOutcome(job.key, str(error) if final else f"{type(error).__name__}: {error}", final)
     job.failure.unlink(missing_ok=True)
-    return Outcome(job.key)
+    return JobOutcome(job.key)
 
 
 def _asked(values: dict[str, Any]) -> list[Any]:
-    """What decides whether a cache fits: the texts, the method (some cannot use one), how numbers are kept."""
+    """Return what decides whether a cache fits: the texts, the method (some cannot use one), how numbers are kept."""
     blocks = [values, *(values.get("stages") or [])]
     methods = [block.get("method") or {} for block in blocks]
     names = [[method.get(key) for key in ("name", "mask_padding")] for method in methods]
     return [[block.get("task") for block in blocks], names, values["teacher"]["cache_dtype"]]
 
 
-def _began_elsewhere(folder: Path, values: dict[str, Any]) -> bool:
-    """The key says that the work is the same, so an unfinished run can differ in its teacher's path alone."""
+def _teacher_has_moved(folder: Path, values: dict[str, Any]) -> bool:
+    """Tell whether an unfinished run names its teacher by another path; all else is the same, as its key says."""
     try:
         recipe = read_recipe(RunDirectory(folder))
         first = (recipe.get("stages") or [recipe])[0]
@@ -182,7 +189,7 @@ def _began_elsewhere(folder: Path, values: dict[str, Any]) -> bool:
 
 @contextmanager
 def _logging_to(file: Path) -> Iterator[None]:
-    """limbeck's messages go to a file, and bars are not drawn: many runs share one terminal."""
+    """Write limbeck's messages to a file and draw no bars: many runs share one terminal."""
     logger, handler = logging.getLogger("limbeck"), logging.FileHandler(file, encoding="utf-8")
     handlers, level, quiet = logger.handlers, logger.level, os.environ.get(QUIET)
     logger.handlers = [handler]

@@ -1,4 +1,4 @@
-"""Study files: where they are, and everything that is wrong with one before anything of it runs."""
+"""Find and read study files, and report everything that is wrong with one before anything of it runs."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from limbeck.errors import LimbeckError, RecipeError, unknown
 from limbeck.options import Mistake, check
 from limbeck.recipes.files import RecipeText, read_yaml, set_value
 from limbeck.recipes.recipe import apply_override, check_recipe, report_mistakes
-from limbeck.study.description import OF_THE_STUDY, PLACES, Study
+from limbeck.study.description import RECIPE_BLOCKS, STUDY_KEYS, Study
+from limbeck.tasks import find_task
 
 _VARIANTS = "'variants' holds them by name, each a mapping from settings to values."
 
 
 def shipped_studies() -> dict[str, Path]:
-    """The studies that come with limbeck, by name."""
+    """Return the files of the studies that come with limbeck, by name."""
     return {path.stem: path for path in sorted(Path(str(resources.files("limbeck.study") / "library")).glob("*.yaml"))}
 
 
 def list_studies() -> dict[str, str]:
-    """Every shipped study by name with its file's first line, every variant with the comment that begins with it."""
+    """Describe each shipped study by its file's first line, each variant by the comment that begins with its name."""
     listing: dict[str, str] = {}
     for name, file in shipped_studies().items():
         values, _, about = read_yaml(file)
@@ -39,13 +40,13 @@ def list_studies() -> dict[str, str]:
 
 
 def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
-    """A study file or shipped study, with ``key=value`` overrides; every mistake in it and its recipes at once.
+    """Read a study file or shipped study, with ``key=value`` overrides; raise every mistake in it at once.
 
     ``fsd/small`` is the variant ``small`` of the study ``fsd``: with the changes that it names under ``variants``.
     """
     file, variant = find_study(str(source))
     values, lines, title = read_yaml(file, "a study is a mapping with tasks, teacher, methods and seeds")
-    values = _unshared(values)
+    values = _without_aliases(values)
     text = RecipeText(str(source), values, title, lines)
     variants = values.pop("variants", {})
     if not isinstance(variants, dict) or (variant and not isinstance(variants.get(variant), dict)):
@@ -64,15 +65,15 @@ def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
     return study
 
 
-def _unshared(values: Any) -> Any:
-    """A copy in which every block is its own: to change one must not change another that YAML's ``*name`` repeats."""
+def _without_aliases(values: Any) -> Any:
+    """Copy every block: to change one must not change another that YAML's ``*name`` repeats."""
     if isinstance(values, dict):
-        return {key: _unshared(value) for key, value in values.items()}
-    return [_unshared(value) for value in values] if isinstance(values, list) else values
+        return {key: _without_aliases(value) for key, value in values.items()}
+    return [_without_aliases(value) for value in values] if isinstance(values, list) else values
 
 
 def find_study(source: str) -> tuple[Path, str]:
-    """A study's file, and the variant that is meant (empty: the study as it is)."""
+    """Return a study's file, and the variant that is meant (empty: the study as it is)."""
     known = shipped_studies()
     for name, variant in ((source, ""), source.rpartition("/")[::2]):
         file = Path(name) if Path(name).is_file() else known.get(name)
@@ -82,13 +83,22 @@ def find_study(source: str) -> tuple[Path, str]:
 
 
 def _check_names(study: Study) -> list[Mistake]:
-    mistakes = []
-    if len(study.baselines or []) > len(MARKS):
-        message = f"a table has marks for {len(MARKS)} at most; seen: {', '.join(study.baselines or [])}."
+    return [*_check_baselines(study), *_check_method_tasks(study), *_check_settings(study)]
+
+
+def _check_baselines(study: Study) -> list[Mistake]:
+    names, mistakes = study.baselines or [], []
+    if len(names) > len(MARKS):
+        message = f"a table has marks for {len(MARKS)} at most; seen: {', '.join(names)}."
         mistakes.append(Mistake(("baselines",), message))
-    for name in study.baselines or []:
+    for name in names:
         if name not in study.methods:
             mistakes.append(Mistake(("baselines",), unknown("method", name, study.methods)))
+    return mistakes
+
+
+def _check_method_tasks(study: Study) -> list[Mistake]:
+    mistakes = []
     for label, entry in study.methods.items():
         if not isinstance(entry.get("tasks", []), list):
             message = f"is a list of tasks; seen: {entry['tasks']!r}."
@@ -98,22 +108,25 @@ def _check_names(study: Study) -> list[Mistake]:
         for name in entry.get("tasks", []):
             if str(name) not in study.tasks and (wrong := _unknown_task(str(name))):
                 mistakes.append(Mistake(("methods", label, "tasks"), wrong))
+    return mistakes
+
+
+def _check_settings(study: Study) -> list[Mistake]:
+    mistakes = []
     for where, named in (("tasks", study.tasks), ("methods", study.methods)):
-        places = PLACES | ({"teacher"} if where == "tasks" else set())
+        places = RECIPE_BLOCKS | ({"teacher"} if where == "tasks" else set())
         for name, changes in named.items():
             for key in changes:
-                if key.partition(".")[0] not in places and not (where == "methods" and key in OF_THE_STUDY):
+                if key.partition(".")[0] not in places and not (where == "methods" and key in STUDY_KEYS):
                     known = [
                         *(f"{place}.…" for place in sorted(places)),
-                        *(OF_THE_STUDY if where == "methods" else ()),
+                        *(STUDY_KEYS if where == "methods" else ()),
                     ]
                     mistakes.append(Mistake((where, name, key), f"is no setting; there are {', '.join(known)}."))
     return mistakes
 
 
 def _unknown_task(name: str) -> str:
-    from limbeck.tasks import find_task
-
     try:
         find_task(name)
     except LimbeckError as error:
@@ -122,7 +135,7 @@ def _unknown_task(name: str) -> str:
 
 
 def _check_recipes(study: Study) -> list[Mistake]:
-    """What is wrong with the recipes that the study stands for, each once."""
+    """Return what is wrong with the recipes that the study stands for, each mistake once."""
     mistakes: dict[Mistake, None] = {}
     for task in study.tasks:
         for found in _check_task(study, task):
@@ -137,11 +150,11 @@ def _check_task(study: Study, task: str) -> list[Mistake]:
         return [Mistake(("tasks", task), f"teacher: {item['msg']}") for item in error.errors()]
     mistakes = []
     if teacher is not None:
-        mistakes = [_placed(mistake, ("teacher",)) for mistake in check_recipe(teacher)[1]]
+        mistakes = [_located(mistake, ("teacher",)) for mistake in check_recipe(teacher)[1]]
     for label in study.labels(task):
         where = ("methods", label)
         try:
-            space = study.space(task, label)
+            space = study.search_space(task, label)
             values = study.values(task, label, {}, study.seeds[0], "teacher", "off")
         except RecipeError as error:
             mistakes.append(Mistake(where, str(error)))
@@ -153,12 +166,12 @@ def _check_task(study: Study, task: str) -> list[Mistake]:
         choices = {
             key: value if isinstance(value, list) else [value["low"], value["high"]] for key, value in space.items()
         }
-        mistakes += [_placed(mistake, where) for mistake in check_recipe(values | {"grid": choices})[1]]
+        mistakes += [_located(mistake, where) for mistake in check_recipe(values | {"grid": choices})[1]]
     return mistakes
 
 
-def _placed(mistake: Mistake, where: tuple[str, ...]) -> Mistake:
-    """A mistake in the task or in what all runs share shows there; others in the method that brings them."""
+def _located(mistake: Mistake, where: tuple[str, ...]) -> Mistake:
+    """Point a mistake to the method that brings it, unless it is in the task or in what all runs share."""
     shared = mistake.where[:1] in (("task",), ("student",)) or (
         where != ("teacher",) and mistake.where[:1] == ("train",)
     )
@@ -170,8 +183,8 @@ def _check_space(study: Study, space: Any) -> dict[str, str]:
         return {"": f"is a mapping from settings to lists of choices; seen: {space!r}."}
     wrong = {}
     for key, choices in space.items():
-        if str(key).partition(".")[0] not in PLACES:
-            wrong[key] = f"cannot be searched; there are {', '.join(f'{place}.…' for place in sorted(PLACES))}."
+        if str(key).partition(".")[0] not in RECIPE_BLOCKS:
+            wrong[key] = f"cannot be searched; there are {', '.join(f'{place}.…' for place in sorted(RECIPE_BLOCKS))}."
             continue
         if isinstance(choices, list) and choices:
             continue

@@ -1,4 +1,4 @@
-"""The jobs that a study stands for, and where in its folder each of them leaves what."""
+"""Make the jobs that a study stands for, and say where in its folder each of them leaves what."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from limbeck._internal.files import file_name
 from limbeck.recipes.files import set_value
 from limbeck.recipes.recipe import load_recipe
 from limbeck.runs.directory import StudyDirectory
-from limbeck.study.description import Point, Study, key_of
-from limbeck.study.jobs import CacheJob, Fate, TrainJob
+from limbeck.study.description import GridPoint, Study, run_key
+from limbeck.study.jobs import CacheJob, TrainJob, WeightsPolicy
 
 
 @dataclass(frozen=True)
@@ -22,98 +22,105 @@ class _Teacher:
 
 
 class Plan:
+    """Make the jobs of a study in its folder, and count them. Nothing is run or written."""
+
     def __init__(self, study: Study, folder: Path) -> None:
         self.study, self.folder = study, folder
-        self._teachers = {task: self._teacher(task) for task in study.tasks}
-        self._caches = {task: self._cache(task) for task in study.tasks if study.teacher.cache == "auto"}
+        self._teachers = {task: self._make_teacher(task) for task in study.tasks}
+        self._caches = {task: self._make_cache_job(task) for task in study.tasks if study.teacher.cache == "auto"}
 
-    def teacher(self, task: str) -> TrainJob | None:
-        """The job that makes a task's teacher; None where one is given."""
+    def teacher_job(self, task: str) -> TrainJob | None:
+        """Return the job that makes a task's teacher; None where one is given."""
         return self._teachers[task].job
 
-    def source(self, task: str) -> str:
-        """A model of the teacher's shape that is there before the teacher is."""
-        job = self.teacher(task)
+    def teacher_shape(self, task: str) -> str:
+        """Return a model of the teacher's shape that is there before the teacher is."""
+        job = self.teacher_job(task)
         return self._teachers[task].path if job is None else str(job.values["student"]["model"])
 
-    def cache(self, task: str) -> CacheJob | None:
-        """The job that keeps what a task's teacher computes, for all methods."""
+    def cache_job(self, task: str) -> CacheJob | None:
+        """Return the job that keeps what a task's teacher computes, for all methods; None where nothing is kept."""
         return self._caches.get(task)
 
-    def run(self, task: str, label: str, point: Point, seed: int, student: Fate) -> TrainJob:
-        """One run of a method. Its key has the teacher's name for the path, so that moving a study changes nothing."""
-        study, teacher, cache = self.study, self._teachers[task], self.cache(task)
+    def train_job(self, task: str, label: str, point: GridPoint, seed: int, weights: WeightsPolicy) -> TrainJob:
+        """Return the job of one run. Its key has the teacher's name for the path, so that a study can be moved."""
+        study, teacher, cache = self.study, self._teachers[task], self.cache_job(task)
         identity = load_recipe(values=study.values(task, label, point, seed, teacher.name, "off"))
         values = study.values(task, label, point, seed, teacher.path, "off" if cache is None else "auto")
         if cache is not None and cache.serves(label, values):
             set_value(values, "teacher.cache", cache.folder)
         settings = [f"{name.rpartition('.')[2]}={value}" for name, value in point.items()]
         title = " ".join([task, label, *settings, f"seed {seed}"])
-        key = key_of(identity)
-        return TrainJob(key, title, str(self.folder), values, str(StudyDirectory(self.folder).runs / key), student)
+        key = run_key(identity)
+        return TrainJob(key, title, str(self.folder), values, str(StudyDirectory(self.folder).runs / key), weights)
 
     def searches(self, task: str, label: str) -> bool:
-        """Whether there is more than one setting to choose from."""
+        """Tell whether there is more than one setting to choose from."""
         study = self.study
-        tpe = study.search.sampler == "tpe" and bool(study.space(task, label))
+        tpe = study.search.sampler == "tpe" and bool(study.search_space(task, label))
         return tpe or len(study.points(task, label)) > 1
 
-    def trials(self, task: str, label: str) -> int:
-        """How many settings are tried."""
+    def count_settings(self, task: str, label: str) -> int:
+        """Count the settings that are tried."""
         if not self.searches(task, label):
             return 1
         search = self.study.search
         return search.trials if search.sampler == "tpe" else len(self.study.points(task, label))
 
-    def count(self, task: str, label: str) -> int:
-        """How many runs a method has on a task."""
+    def count_runs(self, task: str, label: str) -> int:
+        """Count the runs of a method on a task."""
         study = self.study
         if not self.searches(task, label):
             return len(study.seeds)
-        return self.trials(task, label) * len(study.chosen_on) + len(set(study.seeds) - set(study.chosen_on))
+        only_reported = set(study.seeds) - set(study.choosing_seeds)
+        return self.count_settings(task, label) * len(study.choosing_seeds) + len(only_reported)
 
-    def total(self) -> int:
-        """How many jobs are still to be done, as far as that can be known before settings are chosen."""
+    def count_jobs_left(self) -> int:
+        """Count the jobs still to be done, as far as they can be known before settings are chosen."""
         study = self.study
-        jobs = [job for task in study.tasks for job in (self.teacher(task), self.cache(task)) if job is not None]
-        runs = sum(self.count(task, label) for task in study.tasks for label in study.labels(task))
+        jobs = [
+            job for task in study.tasks for job in (self.teacher_job(task), self.cache_job(task)) if job is not None
+        ]
+        runs = sum(self.count_runs(task, label) for task in study.tasks for label in study.labels(task))
         # of any settings: to know those of a large grid takes minutes
         finished = len(StudyDirectory(self.folder).finished_runs())
         return max(1, runs - finished) + sum(not job.finished() for job in jobs)
 
-    def finished(self, task: str, label: str) -> list[Path]:
-        """The folders of a method's finished runs, those of other settings left out where settings are known."""
+    def finished_runs(self, task: str, label: str) -> list[Path]:
+        """Return the folders of a method's finished runs, without those of other settings where settings are known."""
         study = self.study
         there = {run.path.name: run.path for run in StudyDirectory(self.folder).finished_runs()}
         if study.search.sampler == "tpe" and self.searches(task, label):
             ours = file_name(task, study.method(task, label), "s")
             return [folder for name, folder in there.items() if re.fullmatch(rf"{re.escape(ours)}\d+-\w+", name)]
-        choosing = study.chosen_on if self.searches(task, label) else []
+        choosing = study.choosing_seeds if self.searches(task, label) else []
         points = study.points(task, label) if there else []
-        jobs = [self.run(task, label, point, seed, "kept") for point in points for seed in (*choosing, *study.seeds)]
+        jobs = [
+            self.train_job(task, label, point, seed, "kept") for point in points for seed in (*choosing, *study.seeds)
+        ]
         return [there[key] for key in dict.fromkeys(job.key for job in jobs) if key in there]
 
-    def first_point(self, task: str, label: str) -> Point:
-        """Settings as good as any to know what a method needs."""
-        space = self.study.space(task, label)
+    def first_point(self, task: str, label: str) -> GridPoint:
+        """Return settings as good as any to know what a method needs."""
+        space = self.study.search_space(task, label)
         return {key: value[0] if isinstance(value, list) else value["low"] for key, value in space.items()}
 
-    def _teacher(self, task: str) -> _Teacher:
+    def _make_teacher(self, task: str) -> _Teacher:
         values = self.study.teacher_values(task)
         if values is None:
             given = self.study.given_teacher(task)
             return _Teacher(given, given, None)
-        key = key_of(load_recipe(values=values))
+        key = run_key(load_recipe(values=values))
         folder = str(self.folder / "teachers" / key)
         return _Teacher(key, folder, TrainJob(key, f"{task} teacher", str(self.folder), values, folder))
 
-    def _cache(self, task: str) -> CacheJob:
+    def _make_cache_job(self, task: str) -> CacheJob:
         study, teacher = self.study, self._teachers[task]
         recipes = {}
         for label in study.labels(task):
             point = self.first_point(task, label)
             values = study.values(task, label, point, study.seeds[0], teacher.path, "auto")
-            recipes[label] = (values, self.count(task, label))
+            recipes[label] = (values, self.count_runs(task, label))
         name = file_name(teacher.name, *([] if teacher.job else [task]))
         title = f"{task} teacher's features"
         return CacheJob(f"cache-{name}", title, str(self.folder), recipes, str(self.folder / "caches" / name))

@@ -1,4 +1,4 @@
-"""Which settings to try next, and which trial is not worth finishing: Optuna decides, from what was tried so far.
+"""Choose the settings to try next and the trials to give up: Optuna decides, from what was tried so far.
 
 Both are functions of their arguments alone. A study that is interrupted, or runs elsewhere, therefore makes the same
 choices again, and its finished runs are the only record that it needs.
@@ -17,7 +17,7 @@ _TRIALS_BEFORE_PRUNING = 4
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that were tried; ``score`` is None where a run failed or was not worth finishing."""
+    """Hold settings that were tried; ``score`` is None where a run failed or was not worth finishing."""
 
     point: dict[str, Any]
     score: float | None
@@ -33,13 +33,13 @@ def _optuna() -> Any:
     return optuna
 
 
-def check_installed() -> None:
-    """Say now what would be missing hours later."""
+def require_optuna() -> None:
+    """Raise with the install hint where Optuna is missing: now, not hours later."""
     _optuna()
 
 
 def propose(space: dict[str, Any], tried: Sequence[Trial], seed: int, maximise: bool = True) -> dict[str, Any]:
-    """The point that TPE proposes after those tried; lists are choices, ``{low, high, log}`` ranges."""
+    """Return the point that TPE proposes after those tried; lists are choices, ``{low, high, log}`` ranges."""
     optuna = _optuna()
     # choices go by their position, because one may be a list, which Optuna does not take
     choices = {key: value for key, value in space.items() if isinstance(value, list)}
@@ -55,7 +55,7 @@ def propose(space: dict[str, Any], tried: Sequence[Trial], seed: int, maximise: 
 
 
 def falls_behind(earlier: Sequence[Sequence[float]], own: Sequence[float], maximise: bool = True) -> bool:
-    """Whether a trial's best score so far is below the median of earlier trials' at the same moment.
+    """Tell whether a trial's best score so far is below the median of earlier trials' at the same moment.
 
     ``earlier`` and ``own`` are scores after each evaluation.
     """

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a live table on a terminal, a line for each finished job elsewhere."""
+"""Show a study's progress: a live table on a terminal, a line for each finished job elsewhere."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rich.text import Text
 from limbeck._internal.progress import QUIET
 from limbeck.metrics import readable_score
 from limbeck.runs.directory import StudyDirectory
-from limbeck.study.conduct import Watcher
 from limbeck.study.jobs import Job, TrainJob
+from limbeck.study.runner import Watcher
 
 
-class _Lines(Watcher):
-    """Counts jobs and says how each ended. ``total`` is how many there are to do."""
+class _LineProgress(Watcher):
+    """Count jobs and say how each ended. ``total`` is how many there are to do."""
 
     def __init__(self, total: int, console: Console) -> None:
         self._total, self._console = total, console
@@ -41,24 +41,23 @@ class _Lines(Watcher):
         self._total = max(self._total, len(self._done))  # runs of other settings may have been taken for done ones
         self._runs_done += _is_run(job)
         begin = self._started.pop(job.key, self._begin)
-        self._say(
-            f"{len(self._done)}/{self._total} {job.title}: {_outcome(job, error)}, {_span(time.monotonic() - begin)}"
-        )
+        took = _duration(time.monotonic() - begin)
+        self._say(f"{len(self._done)}/{self._total} {job.title}: {_outcome(job, error)}, {took}")
 
     def _say(self, line: str) -> None:
         left = self.seconds_left()
-        about = f" (about {_span(left)} left)" if left else ""
+        about = f" (about {_duration(left)} left)" if left else ""
         self._console.print(f"{line}{about}", highlight=False, markup=False, soft_wrap=True)
 
     def seconds_left(self) -> float:
-        """If the runs that are left take as long as those before; teachers and caches take another time."""
+        """Return how long the rest takes if its runs are like those before; teachers and caches are not."""
         if not self._runs_done:
             return 0.0
         return (time.monotonic() - self._first_run) / self._runs_done * max(0, self._total - len(self._done))
 
 
-class _LiveTable(_Lines):
-    """Beside the lines, what runs now and for how long."""
+class _LiveProgress(_LineProgress):
+    """Show beside the lines what runs now and for how long."""
 
     def __init__(self, total: int, console: Console) -> None:
         super().__init__(total, console)
@@ -71,24 +70,24 @@ class _LiveTable(_Lines):
     def __rich__(self) -> Group:
         table = Table("running", "for", box=None)
         for key, begin in list(self._started.items()):
-            table.add_row(self._titles[key], _span(time.monotonic() - begin))
+            table.add_row(self._titles[key], _duration(time.monotonic() - begin))
         left = self.seconds_left()
-        about = f", about {_span(left)} left" if left else ""
+        about = f", about {_duration(left)} left" if left else ""
         return Group(table, Text(f"{len(self._done)} of {self._total} jobs are done{about}"))
 
 
 @contextmanager
 def watching(total: int) -> Iterator[Watcher]:
-    """Somebody to tell of a study's progress."""
+    """Give a watcher that shows a study's progress while the block runs."""
     console = Console(stderr=True)
     if os.environ.get(QUIET):
         yield Watcher()
     elif console.is_terminal:
-        table = _LiveTable(total, console)
+        table = _LiveProgress(total, console)
         with Live(table, console=console, refresh_per_second=2, transient=True):
             yield table
     else:
-        yield _Lines(total, console)
+        yield _LineProgress(total, console)
 
 
 def _is_run(job: Job) -> bool:
@@ -106,8 +105,8 @@ def _outcome(job: Job, error: str) -> str:
     return f"{metrics['metric']} {readable_score(metrics['metric'], metrics['score'])}"
 
 
-def _span(seconds: float) -> str:
-    """``45 s``, ``12 min``, ``3.5 h``."""
+def _duration(seconds: float) -> str:
+    """Write a time for people: ``45 s``, ``12 min``, ``3.5 h``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""The model card: every number in it was measured, and the hub can read it."""
+"""Check the model card: every number in it was measured, and the hub can read it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from limbeck import METHODS, __version__
 from limbeck._internal.files import readable_size
 from limbeck.compare.score_table import readable_count
 from limbeck.deploy.card import Latency, _citation, write_card
-from limbeck.deploy.facts import public_name, read_facts
-from limbeck.deploy.parity import Answered, Parity
+from limbeck.deploy.parity import ExampleLogits, Parity
+from limbeck.deploy.provenance import public_name, read_provenance
 from limbeck.errors import RunError
 from limbeck.tasks import write_table
 from limbeck.tasks.task import Task, make_split
@@ -40,7 +40,7 @@ SERVED = SimpleNamespace(
 
 @pytest.fixture()
 def runs(tmp_path):
-    """Three seeds of a student whose teacher is a run itself, made from a model in some folder."""
+    """Write three seeds of a student whose teacher is a run itself, made from a model in some folder."""
     teacher = tmp_path / "home" / "teacher-run"
     make_run(teacher, 9, 0.8, {"student": {"model": str(tmp_path / "home" / "gte-small")}, "method": {"name": "ft"}})
     student = {"student": {"from": "teacher", "keep": "first:6"}, "teacher": {"model": str(teacher)}}
@@ -68,12 +68,14 @@ def parity(form):
     split = make_split("validation", {"id": list(range(ROWS)), "label": LABELS})
     task = Task("glue/rte", "classification", ("a", "b"), ("no", "yes"), ("accuracy",), {"validation": split})
     encoded = {"labels": LABELS, "input_ids": [[1]] * ROWS}
-    return task, Parity.of(form, task, "validation", *(Answered(x, encoded) for x in (LOGITS, LOGITS + 2.3e-6)), 0.01)
+    return task, Parity.of(
+        form, task, "validation", *(ExampleLogits(x, encoded) for x in (LOGITS, LOGITS + 2.3e-6)), 0.01
+    )
 
 
-def card_of(folder, facts, licence=None, form="onnx"):
+def card_of(folder, provenance, licence=None, form="onnx"):
     task, found = parity(form)
-    write_card(folder, "rte-small", task, facts, found, SERVED, LATENCY, licence)
+    write_card(folder, "rte-small", task, provenance, found, SERVED, LATENCY, licence)
     return (folder / "README.md").read_text()
 
 
@@ -83,8 +85,8 @@ def numbers(text):
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_every_number_was_measured(runs, tmp_path, seeds):
-    facts = read_facts(runs / "s0", [runs / f"s{seed}" for seed in range(1, seeds)])
-    _, _, body = card_of(tmp_path, facts).split("---\n", 2)
+    provenance = read_provenance(runs / "s0", [runs / f"s{seed}" for seed in range(1, seeds)])
+    _, _, body = card_of(tmp_path, provenance).split("---\n", 2)
     known = {
         "277",
         "73.16",
@@ -113,7 +115,7 @@ def test_every_number_was_measured(runs, tmp_path, seeds):
     }
     known |= {__version__, "2.3e-06", "100.00"} | numbers(_citation("kd"))
     # each of 40 examples is right or wrong, so that a draw's score is binomial
-    low, high = (100 * value for value in facts.interval)
+    low, high = (100 * value for value in provenance.interval)
     drawn = np.random.default_rng(5).binomial(ROWS, 30 / ROWS, 20_000) / ROWS * 100
     assert (low, high) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=2.6)
     known |= {f"{low:.2f}", f"{high:.2f}"}
@@ -128,7 +130,7 @@ def test_every_number_was_measured(runs, tmp_path, seeds):
 
 @pytest.mark.parametrize("licence", [None, "apache-2.0"])
 def test_the_hub_reads_the_front_matter(runs, tmp_path, licence):
-    data = ModelCard(card_of(tmp_path, read_facts(runs / "s0"), licence)).data
+    data = ModelCard(card_of(tmp_path, read_provenance(runs / "s0"), licence)).data
     assert data.license == licence and data.pipeline_tag == "text-classification" and data.library_name == "onnx"
     assert data.datasets == ["nyu-mll/glue"] and data.base_model is None and data.language == "en"
     [result] = data.eval_results
@@ -136,14 +138,14 @@ def test_the_hub_reads_the_front_matter(runs, tmp_path, licence):
 
 
 def test_eight_bits_have_a_score_of_their_own(runs, tmp_path):
-    text = card_of(tmp_path, read_facts(runs / "s0"), form="onnx-int8")
+    text = card_of(tmp_path, read_provenance(runs / "s0"), form="onnx-int8")
     [result] = ModelCard(text).data.eval_results
     assert result.metric_value == 1.0  # what the check has found, not what the run had
     assert "| before quantisation | 73.16 |" in text and "| this model | 73.16 |" not in text
 
 
 def test_names_without_places(runs, tmp_path):
-    text = card_of(tmp_path, read_facts(runs / "s0"))
+    text = card_of(tmp_path, read_provenance(runs / "s0"))
     assert "layers `first:6` of gte-small" in text and "a teacher (gte-small, fine-tuned)" in text
     assert str(tmp_path) not in text and "home" not in text and "teacher-run" not in text
 
@@ -151,14 +153,14 @@ def test_names_without_places(runs, tmp_path):
 def test_a_study_brings_its_seeds(runs):
     entry = {"task": "glue/rte", "label": "kd", "runs": [f"runs/s{seed}" for seed in SCORES]}
     (runs.parent / "results.json").write_text(json.dumps({"study": "mine", "entries": [entry]}))
-    assert [run.seed for run in read_facts(runs / "s1").seeds] == [0, 1, 2]
+    assert [run.seed for run in read_provenance(runs / "s1").seeds] == [0, 1, 2]
 
 
 def test_only_other_seeds_go_with_a_run(runs):
     with pytest.raises(RunError, match="different settings"):
-        read_facts(runs / "s0", [runs.parent / "home" / "teacher-run"])
+        read_provenance(runs / "s0", [runs.parent / "home" / "teacher-run"])
     with pytest.raises(RunError, match="same seed"):
-        read_facts(runs / "s0", [copy_of(runs / "s0")])
+        read_provenance(runs / "s0", [copy_of(runs / "s0")])
 
 
 def copy_of(folder):

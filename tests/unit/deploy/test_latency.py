@@ -1,4 +1,4 @@
-"""Timing in turns: order, percentiles, batches, names and the figure; nothing here depends on seconds."""
+"""Check timing in turns: order, percentiles, batches, names and the figure; nothing here depends on seconds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ import pytest
 from helpers.tiny import VOCAB, make_bpe, tiny_model
 from transformers import AutoTokenizer
 
-from limbeck.deploy.bench import Bench, Measured, TimedCell, _names
-from limbeck.deploy.latency import _FEWEST, _MEASURED, _MOST, _WARM_UP, Timing, interleaved, processor, token_batch
+from limbeck.deploy.bench import BenchResult, MeasuredModel, TimedCell, _names
+from limbeck.deploy.latency import (
+    _FEWEST,
+    _MEASURED,
+    _MOST,
+    _WARM_UP,
+    Timing,
+    processor_name,
+    random_batch,
+    time_in_turns,
+)
 from limbeck.errors import RecipeError
 from limbeck.report.timings import check_plot, plot
 
@@ -18,7 +27,7 @@ _TURN = _WARM_UP + _MEASURED
 
 
 class Machine:
-    """A clock that only calls move; ``slow`` says how much slower the machine is at a time."""
+    """Keep a clock that only calls move; ``slow`` says how much slower the machine is at a time."""
 
     def __init__(self, slow=lambda now: 1.0):
         self.now, self.slow, self.made = 0.0, slow, []
@@ -35,7 +44,7 @@ class Machine:
 
 
 def runs_of(names):
-    """``aabb`` as [("a", 2), ("b", 2)]."""
+    """Count repeats: ``aabb`` becomes [("a", 2), ("b", 2)]."""
     runs = []
     for name in names:
         if runs and runs[-1][0] == name:
@@ -47,7 +56,7 @@ def runs_of(names):
 
 def test_models_take_turns_and_only_a_part_of_each_counts():
     machine = Machine()
-    found = interleaved([machine.model(name, _MEASURED / 2.5) for name in "abc"], 0.0, machine.clock)
+    found = time_in_turns([machine.model(name, _MEASURED / 2.5) for name in "abc"], 0.0, machine.clock)
     uncounted = math.ceil(_WARM_UP / (_MEASURED / 2.5))
     assert runs_of(machine.made) == [(name, uncounted + 3) for name in "abc"] * _FEWEST
     assert [len(times) for times in found] == [3 * _FEWEST] * 3
@@ -56,13 +65,13 @@ def test_models_take_turns_and_only_a_part_of_each_counts():
 
 def test_a_call_that_takes_longer_than_a_turn_is_made_twice_and_counts_once():
     machine = Machine()
-    found = interleaved([machine.model("a", 3 * _MEASURED), machine.model("b", 2 * _WARM_UP)], 0.0, machine.clock)
+    found = time_in_turns([machine.model("a", 3 * _MEASURED), machine.model("b", 2 * _WARM_UP)], 0.0, machine.clock)
     assert [len(times) for times in found] == [_FEWEST, _FEWEST]
     assert runs_of(machine.made) == [("a", 2), ("b", 2)] * _FEWEST
 
 
 def test_what_a_model_suffers_from_the_one_before_it_does_not_count():
-    """Threads of ``b`` stay awake for a while after its turn, and make ``a`` four times as slow meanwhile."""
+    """Let threads of ``b`` stay awake for a while after its turn, which makes ``a`` four times as slow meanwhile."""
     machine, ended = Machine(), [-math.inf]
 
     def b():
@@ -72,21 +81,21 @@ def test_what_a_model_suffers_from_the_one_before_it_does_not_count():
     def a():
         machine.now += 0.04 if machine.now - ended[0] < _WARM_UP else 0.01
 
-    found = interleaved([a, b], 0.0, machine.clock)
+    found = time_in_turns([a, b], 0.0, machine.clock)
     np.testing.assert_allclose(np.concatenate(found), 0.01)
 
 
 @pytest.mark.parametrize(("seconds", "turns"), [(0.0, _FEWEST), (39 * _TURN, 10), (1e9, _MOST)])
 def test_time_decides_how_many_turns_there_are(seconds, turns):
     machine = Machine()
-    found = interleaved([machine.model("a", 2 * _TURN)], seconds, machine.clock)
+    found = time_in_turns([machine.model("a", 2 * _TURN)], seconds, machine.clock)
     assert len(found[0]) == turns
 
 
 def test_a_busy_moment_hits_all_models_alike():
-    """The machine is four times as slow for half of the time, and the ratio of the medians is as it would be."""
+    """Make the machine four times as slow for half of the time: the ratio of the medians is as it would be."""
     machine = Machine(lambda now: 4.0 if int(now / (8 * _TURN)) % 2 else 1.0)
-    slow, fast = interleaved(
+    slow, fast = time_in_turns(
         [machine.model("slow", _TURN / 10), machine.model("fast", _TURN / 20)], 100 * _TURN, machine.clock
     )
     ratio = Timing.of(slow, 1).p50_ms / Timing.of(fast, 1).p50_ms
@@ -117,19 +126,19 @@ def served(request, tokenizer_folder, tmp_path):
 
 
 def test_texts_are_real_tokens_of_the_vocabulary_without_padding(served):
-    batch = token_batch(served, 5, 11)
+    batch = random_batch(served, 5, 11)
     assert batch["input_ids"].shape == batch["attention_mask"].shape == (5, 11)
     assert bool(batch["attention_mask"].all())
     ids = set(batch["input_ids"].flatten().tolist())
     assert len(ids) > 10 and not ids & set(served.tokenizer.all_special_ids)
     assert max(ids) < min(len(served.tokenizer), VOCAB)
     assert ("token_type_ids" in batch) == ("token_type_ids" in served.tokenizer.model_input_names)
-    assert batch["input_ids"].equal(token_batch(served, 5, 11)["input_ids"])
+    assert batch["input_ids"].equal(random_batch(served, 5, 11)["input_ids"])
 
 
 def test_tokens_that_the_model_has_no_embedding_for_are_not_drawn(served):
     served.config.vocab_size = 20
-    assert int(token_batch(served, 8, 64)["input_ids"].max()) < 20
+    assert int(random_batch(served, 8, 64)["input_ids"].max()) < 20
 
 
 @pytest.mark.parametrize(
@@ -155,8 +164,8 @@ def made_up(batch_sizes=(1, 8), lengths=(16, 64), models=("teacher", "student"))
         for batch in batch_sizes
         for length in lengths
     )
-    measured = [Measured(name, f"runs/{name}", "torch", 100, 400, None, 1.0, cells) for name in models]
-    return Bench("a processor", 2, {"torch": "2"}, tuple(measured))
+    measured = [MeasuredModel(name, f"runs/{name}", "torch", 100, 400, None, 1.0, cells) for name in models]
+    return BenchResult("a processor", 2, {"torch": "2"}, tuple(measured))
 
 
 def test_values_are_plain_and_flat():
@@ -199,4 +208,4 @@ def test_another_format_is_refused(name, tmp_path):
 
 
 def test_the_processor_has_a_name():
-    assert processor().strip()
+    assert processor_name().strip()

@@ -1,11 +1,11 @@
-"""When an export counts as the same model."""
+"""Check when an export counts as the same model."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from limbeck.deploy.parity import Answered, Parity
+from limbeck.deploy.parity import ExampleLogits, Parity
 from limbeck.tasks.task import Task, make_split
 
 ROWS = 400
@@ -22,12 +22,12 @@ def task(problem="classification", metrics=("accuracy",)):
 def parity(form, after, before=LOGITS, max_drop=0.01, tokens=1, **options):
     encoded = {"labels": LABELS.astype(float if options else int), "input_ids": [[1]] * ROWS}
     other = encoded | {"input_ids": [[1]] * (ROWS - 1) + [[tokens]]}
-    sides = Answered(before, encoded), Answered(after, other)
+    sides = ExampleLogits(before, encoded), ExampleLogits(after, other)
     return Parity.of(form, task(**options), "validation", *sides, max_drop)
 
 
 def flipped(count):
-    """So many wrong answers."""
+    """Give so many wrong answers."""
     changed = LOGITS.copy()
     changed[:count] = changed[:count, ::-1]
     return changed

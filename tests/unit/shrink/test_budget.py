@@ -1,4 +1,4 @@
-"""Shrinking without a model: budgets, the choice of layers from made-up timings, scores, and what is said of them."""
+"""Check shrinking without a model: budgets, the choice of layers from made-up timings, scores, the summary."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from limbeck.errors import ModelError, RecipeError, RunError
 from limbeck.metrics import METRICS
 from limbeck.shrink.budget import Budget, choose_depth
-from limbeck.shrink.plan import Home, Request, epochs_in
-from limbeck.shrink.scores import TEACHER, Judge, halves
-from limbeck.shrink.verdict import page, verdict_sentences
+from limbeck.shrink.plan import Request, Workspace, epochs_that_fit
+from limbeck.shrink.scores import TEACHER_NAME, ModelScores, halves
+from limbeck.shrink.summary import findings, summary_page
 
 # Budgets
 
@@ -23,7 +23,7 @@ from limbeck.shrink.verdict import page, verdict_sentences
     [("0.5x", 0.5, None), (" 0.25 X ", 0.25, None), (".9x", 0.9, None), ("20ms", None, 20.0), ("7.5 ms", None, 7.5)],
 )
 def test_a_budget_is_a_share_or_milliseconds(text, ratio, milliseconds):
-    assert Budget.of(text) == Budget(ratio, milliseconds)
+    assert Budget.parse(text) == Budget(ratio, milliseconds)
 
 
 @pytest.mark.parametrize(
@@ -43,20 +43,20 @@ def test_a_budget_is_a_share_or_milliseconds(text, ratio, milliseconds):
 )
 def test_nonsense_is_refused_with_what_to_write(text, message):
     with pytest.raises(RecipeError) as caught:
-        Budget.of(text)
+        Budget.parse(text)
     assert message in str(caught.value) and ("such as 0.5x" in str(caught.value) or "write 0.5x" in str(caught.value))
 
 
 def test_a_share_has_some_tolerance_and_milliseconds_have_none():
-    assert Budget.of("0.5x").met(52.4, 100.0) and not Budget.of("0.5x").met(52.6, 100.0)
-    assert Budget.of("20ms").met(20.0, 100.0) and not Budget.of("20ms").met(20.01, 100.0)
+    assert Budget.parse("0.5x").met(52.4, 100.0) and not Budget.parse("0.5x").met(52.6, 100.0)
+    assert Budget.parse("20ms").met(20.0, 100.0) and not Budget.parse("20ms").met(20.01, 100.0)
 
 
 # Layers
 
 
 class Timer:
-    """Made-up milliseconds by depth; remembers what was measured together."""
+    """Give made-up milliseconds by depth, and remember what was measured together."""
 
     def __init__(self, milliseconds):
         self.milliseconds, self.asked = milliseconds, []
@@ -87,7 +87,7 @@ def affine(depth):
 )
 def test_the_deepest_student_within_the_budget_is_taken(budget, layers, met):
     timer = Timer(affine)
-    chosen = choose_depth(12, Budget.of(budget), timer)
+    chosen = choose_depth(12, Budget.parse(budget), timer)
     assert (chosen.layers, chosen.met) == (layers, met)
     assert (chosen.milliseconds, chosen.teacher_milliseconds) == (affine(layers), affine(12))
     assert all(asked[0] == 12 for asked in timer.asked)  # the teacher is measured beside the others each time
@@ -95,40 +95,40 @@ def test_the_deepest_student_within_the_budget_is_taken(budget, layers, met):
 
 
 def test_a_choice_is_measured_before_it_is_believed():
-    """Nine layers are far slower than those before and after them let one expect."""
+    """Make nine layers far slower than those before and after them let one expect."""
     timer = Timer(lambda depth: 100.0 if depth in (8, 9) else affine(depth))
-    chosen = choose_depth(12, Budget.of("40ms"), timer)
+    chosen = choose_depth(12, Budget.parse("40ms"), timer)
     assert chosen.layers == 7 and chosen.met
     assert timer.asked == [[12, 11, 1], [12, 9], [12, 8], [12, 7]]
 
 
 def test_a_share_is_of_the_teacher_as_it_was_measured_beside_the_student():
-    """The machine becomes twice as slow after the first measurement, for both."""
+    """Make the machine twice as slow after the first measurement, for both."""
     calls = []
 
     def timer(depths):
         calls.append(depths)
         return {depth: affine(depth) * (1 if len(calls) == 1 else 2) for depth in depths}
 
-    chosen = choose_depth(12, Budget.of("0.3x"), timer)
+    chosen = choose_depth(12, Budget.parse("0.3x"), timer)
     assert chosen.layers == 3 and chosen.met and chosen.teacher_milliseconds == 100.0
 
 
 @pytest.mark.parametrize(("depth", "layers"), [(2, 1), (3, 1), (4, 2)])
 def test_shallow_teachers(depth, layers):
-    assert choose_depth(depth, Budget.of("0.5x"), Timer(lambda n: 10.0 * n)).layers == layers
+    assert choose_depth(depth, Budget.parse("0.5x"), Timer(lambda n: 10.0 * n)).layers == layers
 
 
 def test_a_single_layer_cannot_be_cut():
     with pytest.raises(ModelError, match="single layer"):
-        choose_depth(1, Budget.of("0.5x"), Timer(affine))
+        choose_depth(1, Budget.parse("0.5x"), Timer(affine))
 
 
 @pytest.mark.parametrize(
     ("seconds", "of_one", "epochs"), [(100, 40, 2.5), (1000, 1, 10.0), (10, 1000, 0.01), (90, 270, 0.33)]
 )
 def test_training_lasts_as_long_as_there_is_time(seconds, of_one, epochs):
-    assert epochs_in(seconds, of_one) == epochs
+    assert epochs_that_fit(seconds, of_one) == epochs
 
 
 # What was asked for
@@ -143,8 +143,8 @@ def request(folder, **changes):
 
 
 def test_a_plan_is_found_again(tmp_path):
-    Home(tmp_path / "out", request(tmp_path)).decide("teacher", {"epochs": 2.0})
-    assert Home(tmp_path / "out", request(tmp_path)).plan["teacher"] == {"epochs": 2.0}
+    Workspace(tmp_path / "out", request(tmp_path)).decide("teacher", {"epochs": 2.0})
+    assert Workspace(tmp_path / "out", request(tmp_path)).plan["teacher"] == {"epochs": 2.0}
 
 
 @pytest.mark.parametrize(
@@ -155,23 +155,23 @@ def test_a_plan_is_found_again(tmp_path):
     ],
 )
 def test_a_folder_made_for_something_else_is_refused(changes, message, tmp_path):
-    Home(tmp_path / "out", request(tmp_path)).decide("teacher", {})
+    Workspace(tmp_path / "out", request(tmp_path)).decide("teacher", {})
     with pytest.raises(RunError, match=message):
-        Home(tmp_path / "out", request(tmp_path, **changes))
+        Workspace(tmp_path / "out", request(tmp_path, **changes))
 
 
 def test_data_that_have_changed_are_noticed(tmp_path):
-    Home(tmp_path / "out", request(tmp_path)).decide("teacher", {})
+    Workspace(tmp_path / "out", request(tmp_path)).decide("teacher", {})
     (tmp_path / "data.csv").write_text("text,label\na,c\n")
     with pytest.raises(RunError, match="differs in: content of the files"):
-        Home(tmp_path / "out", request(tmp_path))
+        Workspace(tmp_path / "out", request(tmp_path))
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     with pytest.raises(RunError, match="holds something else"):
-        Home(tmp_path / "out", request(tmp_path))
+        Workspace(tmp_path / "out", request(tmp_path))
 
 
 # Scores
@@ -192,57 +192,57 @@ def test_halves_of_label_sets():
         assert labels[rows].sum(axis=0).tolist() == [5, 5]
 
 
-def judge_of(shares, rows=400, seed=0):
-    """Models that are right on about these shares of the rows."""
+def scores_of(shares, rows=400, seed=0):
+    """Make models that are right on about these shares of the rows."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, 3, rows)
     made = {name: np.where(generator.random(rows) < share, labels, (labels + 1) % 3) for name, share in shares.items()}
-    return Judge("accuracy", labels, made)
+    return ModelScores("accuracy", labels, made)
 
 
 def test_scores_are_of_the_rows_that_did_not_choose():
-    judge = judge_of({"ft": 0.7, TEACHER: 0.9})
-    choosing, reported = halves(judge.labels)
-    lucky = np.array((judge.labels + 1) % 3)
-    lucky[choosing] = judge.labels[choosing]
-    judge = judge.joined_by({"lucky": lucky})
-    assert judge.best(["ft", "lucky"]) == "lucky" and judge.chosen_by("lucky") == 1.0
-    assert judge.score("lucky")["value"] == 0.0
-    assert judge.difference("lucky", "ft")["value"] == pytest.approx(-judge.score("ft")["value"])
-    right = judge.predictions["ft"][reported] == judge.labels[reported]
-    assert judge.score("ft")["value"] == pytest.approx(right.mean())
-    assert judge.counts() == {"choosing": 200, "reported": 200}
+    scores = scores_of({"ft": 0.7, TEACHER_NAME: 0.9})
+    choosing, reported = halves(scores.labels)
+    lucky = np.array((scores.labels + 1) % 3)
+    lucky[choosing] = scores.labels[choosing]
+    scores = scores.with_predictions({"lucky": lucky})
+    assert scores.best(["ft", "lucky"]) == "lucky" and scores.choosing_score("lucky") == 1.0
+    assert scores.score("lucky")["value"] == 0.0
+    assert scores.difference("lucky", "ft")["value"] == pytest.approx(-scores.score("ft")["value"])
+    right = scores.predictions["ft"][reported] == scores.labels[reported]
+    assert scores.score("ft")["value"] == pytest.approx(right.mean())
+    assert scores.counts() == {"choosing": 200, "reported": 200}
 
 
 def test_of_equals_the_first_is_taken():
-    judge = judge_of({"ft": 0.8, TEACHER: 0.9})
-    judge = judge.joined_by({"kd": judge.predictions["ft"]})
-    assert judge.best(["ft", "kd"]) == "ft" and judge.best(["kd", "ft"]) == "kd"
+    scores = scores_of({"ft": 0.8, TEACHER_NAME: 0.9})
+    scores = scores.with_predictions({"kd": scores.predictions["ft"]})
+    assert scores.best(["ft", "kd"]) == "ft" and scores.best(["kd", "ft"]) == "kd"
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "pearson"])
 def test_intervals_are_those_of_a_plain_bootstrap(metric):
-    judge = judge_of({"kd": 0.8, TEACHER: 0.9}, rows=120)
-    judge = Judge(metric, judge.labels, judge.predictions)
-    rows, generator = halves(judge.labels).reported, np.random.default_rng(1)
-    labels, ours, theirs = judge.labels[rows], judge.predictions["kd"][rows], judge.predictions[TEACHER][rows]
+    scores = scores_of({"kd": 0.8, TEACHER_NAME: 0.9}, rows=120)
+    scores = ModelScores(metric, scores.labels, scores.predictions)
+    rows, generator = halves(scores.labels).reported, np.random.default_rng(1)
+    labels, ours, theirs = scores.labels[rows], scores.predictions["kd"][rows], scores.predictions[TEACHER_NAME][rows]
     drawn = [generator.integers(len(rows), size=len(rows)) for _ in range(500)]
-    scores = [METRICS[metric](ours[draw], labels[draw]) for draw in drawn]
-    score = judge.score("kd")
+    drawn_scores = [METRICS[metric](ours[draw], labels[draw]) for draw in drawn]
+    score = scores.score("kd")
     assert score["value"] == pytest.approx(METRICS[metric](ours, labels))
-    assert [score["low"], score["high"]] == pytest.approx(np.percentile(scores, [2.5, 97.5]), abs=0.04)
+    assert [score["low"], score["high"]] == pytest.approx(np.percentile(drawn_scores, [2.5, 97.5]), abs=0.04)
     differences = [
         METRICS[metric](ours[draw], labels[draw]) - METRICS[metric](theirs[draw], labels[draw]) for draw in drawn
     ]
-    found = judge.difference("kd", TEACHER)
+    found = scores.difference("kd", TEACHER_NAME)
     assert [found["low"], found["high"]] == pytest.approx(np.percentile(differences, [2.5, 97.5]), abs=0.04)
 
 
 def test_agreement_is_with_the_teacher():
-    judge = judge_of({"kd": 0.8, TEACHER: 0.9})
-    rows = halves(judge.labels).reported
-    assert judge.agreement("kd") == (judge.predictions["kd"][rows] == judge.predictions[TEACHER][rows]).mean()
-    assert judge.agreement(TEACHER) == 1.0
+    scores = scores_of({"kd": 0.8, TEACHER_NAME: 0.9})
+    rows = halves(scores.labels).reported
+    assert scores.agreement("kd") == (scores.predictions["kd"][rows] == scores.predictions[TEACHER_NAME][rows]).mean()
+    assert scores.agreement(TEACHER_NAME) == 1.0
 
 
 # What is said
@@ -297,7 +297,7 @@ def summary(**changes):
     ],
 )
 def test_a_loss_is_said_with_its_noise(difference, words):
-    said = verdict_sentences(summary(against_teacher=dict(zip(("value", "low", "high"), difference, strict=True))))
+    said = findings(summary(against_teacher=dict(zip(("value", "low", "high"), difference, strict=True))))
     assert words in said[0] and "(kd; 6 of 12 layers, 22.7 M parameters)" in said[0]
 
 
@@ -321,30 +321,28 @@ def test_a_loss_is_said_with_its_noise(difference, words):
 def test_plain_fine_tuning_is_what_a_method_must_beat(method, difference, words):
     against = difference and dict(zip(("value", "low", "high"), difference, strict=True))
     student = summary()["student"] | {"method": method}
-    assert words in verdict_sentences(summary(student=student, against_ft=against))
+    assert words in findings(summary(student=student, against_ft=against))
 
 
 def test_a_budget_that_was_missed_is_said_to_be():
     missed = summary()["budget"] | {"met": False, "p50_ms": 15.0}
-    said = " ".join(verdict_sentences(summary(budget=missed)))
+    said = " ".join(findings(summary(budget=missed)))
     assert "The budget of 0.5x could not be met. The nearest takes 15.0 ms for one text of 15 tokens as torch" in said
     assert "(0.62x); 12.0 ms were allowed" in said and "is met" not in said
 
 
 def test_a_teacher_that_needs_no_student_is_mentioned():
     models = [*summary()["models"], model("teacher, onnx-int8", 0.915, 9.0, 0.38, True, "onnx-int8")]
-    said = " ".join(verdict_sentences(summary(models=models)))
+    said = " ".join(findings(summary(models=models)))
     assert "The teacher itself meets the budget as int8, without a student: 9.0 ms (0.38x)" in said
     models[-1]["within_budget"] = False
-    assert "The teacher itself" not in " ".join(verdict_sentences(summary(models=models)))
+    assert "The teacher itself" not in " ".join(findings(summary(models=models)))
 
 
 def test_doubts_are_not_kept_back():
     methods = [*summary()["methods"], {"method": "fcd", "failed": "out of memory"}]
     student = summary()["student"] | {"epochs": 0.4}
-    said = " ".join(
-        verdict_sentences(summary(methods=methods, student=student, majority=0.95, not_exported={"ONNX": "why."}))
-    )
+    said = " ".join(findings(summary(methods=methods, student=student, majority=0.95, not_exported={"ONNX": "why."})))
     for words in ("The teacher is no better than", "The student is no better than", "fcd failed: out of memory"):
         assert words in said
     assert "0.4 of a pass" in said and "Not exported as ONNX: why." in said and "one seed" in said
@@ -352,7 +350,7 @@ def test_doubts_are_not_kept_back():
 
 def test_the_page_has_every_sentence_and_every_model():
     made = json.loads(json.dumps(summary()))  # as it is read again
-    text = page(made)
-    assert all(f"- {sentence}" in text for sentence in verdict_sentences(made))
+    text = summary_page(made)
+    assert all(f"- {sentence}" in text for sentence in findings(made))
     assert "| student | 90.00 [88.0, 92.0] | 95.0% | 22,700,000 | 91.0 MB | 12.0 ms (0.50x) | 240 ms |" in text
     assert "| kd | 90.00 | 90.00 [88.0, 92.0] | 95.0% |" in text

@@ -1,4 +1,4 @@
-"""Which settings Optuna proposes, and which trials it gives up: functions of what was tried, and nothing else."""
+"""Check which settings Optuna proposes and which trials it gives up: functions of what was tried, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from limbeck._internal.files import write_text
 from limbeck.errors import LimbeckError
 from limbeck.runs.directory import RunDirectory
 from limbeck.study import search
-from limbeck.study.conduct import conduct
 from limbeck.study.engines import InProcess
 from limbeck.study.jobs import CacheJob
 from limbeck.study.loading import load_study
+from limbeck.study.runner import run_study
 from limbeck.study.search import Trial, falls_behind, propose
 
 SPACE = {
@@ -91,7 +91,7 @@ def test_the_first_trials_are_always_finished():
 def test_a_missing_optuna_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "optuna", None)
     with pytest.raises(LimbeckError, match=r"pip install 'limbeck\[search\]'"):
-        search.check_installed()
+        search.require_optuna()
 
 
 def study(tmp_path, **changes):
@@ -120,9 +120,9 @@ def test_a_study_searches_with_optuna_and_goes_on_where_it_stopped(tmp_path):
         fake_work.quick(job)
 
     with pytest.raises(KeyboardInterrupt):
-        conduct(study(tmp_path), tmp_path / "out", InProcess(work=five_jobs))
-    results = conduct(study(tmp_path), tmp_path / "out", InProcess(work=fake_work.quick))
-    other = conduct(study(tmp_path), tmp_path / "other" / "out", InProcess(work=fake_work.quick))
+        run_study(study(tmp_path), tmp_path / "out", InProcess(work=five_jobs))
+    results = run_study(study(tmp_path), tmp_path / "out", InProcess(work=fake_work.quick))
+    other = run_study(study(tmp_path), tmp_path / "other" / "out", InProcess(work=fake_work.quick))
     assert results == other
     kd = results["entries"][1]
     assert len(kd["searched"]) == 8
@@ -145,7 +145,7 @@ def test_pruned_trials_are_not_chosen_and_not_results(tmp_path):
             return write_text(RunDirectory(Path(job.folder)).pruned, "{}")
         return fake_work.quick(job)
 
-    results = conduct(
+    results = run_study(
         study(tmp_path, search={"sampler": "tpe", "trials": 12, "prune": True}), tmp_path / "out", InProcess(work=work)
     )
     kd = results["entries"][1]
@@ -170,5 +170,5 @@ def test_a_run_is_given_up_for_its_setting_and_not_for_its_seed(tmp_path):
             seen[seed].append((fake_work.score_of(job),))
 
     search = {"sampler": "tpe", "trials": 6, "prune": True}
-    conduct(study(tmp_path, search=search, select_seeds=[8, 9]), tmp_path / "out", InProcess(work=work))
+    run_study(study(tmp_path, search=search, select_seeds=[8, 9]), tmp_path / "out", InProcess(work=work))
     assert set(seen) == {8, 9} and all(len(scores) == 6 for scores in seen.values())

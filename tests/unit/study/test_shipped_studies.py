@@ -1,4 +1,4 @@
-"""The studies that come with limbeck are valid, fit the models that they name, and together hold the papers' scores."""
+"""Check that shipped studies are valid, fit the models that they name, and together hold the papers' scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from limbeck.methods import find_method
 from limbeck.models.students import layers_to_keep
 from limbeck.recipes.files import read_recipe, shipped_recipes
 from limbeck.recipes.recipe import load_recipe
-from limbeck.study.description import TASK, Study, short_task
+from limbeck.study.description import TASK_PLACEHOLDER, Study, short_task
 from limbeck.study.loading import list_studies, load_study, shipped_studies
 
 NAMES = list(list_studies())
@@ -55,7 +55,7 @@ def cells(study: Study):
 
 def recipe_of(study: Study, task: str, label: str) -> str | None:
     name = study.methods[label].get("recipe")
-    return name and name.replace(TASK, short_task(task))
+    return name and name.replace(TASK_PLACEHOLDER, short_task(task))
 
 
 PAPERS = ("# Anonymous (ACL submission), ", "# Jung et al. 2023, ", "# Huang et al. 2023, ", "# Saadi et al. 2023, ")
@@ -65,7 +65,7 @@ OWN = {"first": "# A first study", "evidence": "# Do the papers' methods help"} 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_study_is_valid(name):
     study = loaded(name)
-    assert len(study.compared_with) <= len(MARKS)
+    assert len(study.present_baselines) <= len(MARKS)
     assert all(study.labels(task) for task in study.tasks)
     assert {label for _, label in cells(study)} == set(study.methods)
 
@@ -112,7 +112,7 @@ def test_recipes_are_of_the_task_the_teacher_and_the_paper(name):
 
 
 def shipped_head(name: str) -> str:
-    """``Jung et al. 2023`` of a study's first line."""
+    """Return the paper that a study's first line names: ``Jung et al. 2023``."""
     return list_studies()[name.partition("/")[0]].partition(",")[0]
 
 
@@ -159,4 +159,4 @@ def test_seeds_that_choose_are_not_reported(name):
     study = loaded(name)
     assert len(study.seeds) >= (3 if name == "first" else 4)
     if any(len(study.points(*cell)) > 1 for cell in cells(study)):
-        assert set(study.chosen_on).isdisjoint(study.seeds)
+        assert set(study.choosing_seeds).isdisjoint(study.seeds)

@@ -1,4 +1,4 @@
-"""Studies: what a file stands for, in which order it is done, what is chosen, and that nothing is done twice."""
+"""Check what a study's file stands for, in which order it is done, what is chosen, and that nothing is done twice."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from helpers import fake_training as fake_work
 
 from limbeck.errors import RecipeError, RunError
 from limbeck.study import estimate
-from limbeck.study.conduct import conduct
 from limbeck.study.engines import InProcess, Workers
 from limbeck.study.jobs import TrainJob
 from limbeck.study.loading import load_study
 from limbeck.study.plan import Plan
+from limbeck.study.runner import run_study
 
 STUDY = {
     "tasks": ["glue/rte", "glue/cola"],
@@ -44,7 +44,7 @@ def study_of(tmp_path):
 
 
 def run(study, folder, work=fake_work.quick):
-    return conduct(study, folder, InProcess(work=work))
+    return run_study(study, folder, InProcess(work=work))
 
 
 def test_blocks_and_changes_make_the_recipes(study_of):
@@ -132,7 +132,7 @@ def test_every_mistake_is_named_at_once(study_of):
 def test_a_key_follows_from_the_content(study_of, tmp_path):
     def key(study, folder="here", label="kd", **given):
         point = {"method.temperature": 2} | given
-        return Plan(study, tmp_path / folder).run("glue/rte", label, point, 1, "kept").key
+        return Plan(study, tmp_path / folder).train_job("glue/rte", label, point, 1, "kept").key
 
     study = study_of()
     assert key(study) == key(study, "elsewhere") == key(study_of(baselines=["ft"], keep="all"))
@@ -154,7 +154,7 @@ def test_all_runs_once_and_the_best_setting_is_reported(study_of, tmp_path):
     for task in study.tasks:
         means = {}
         for temperature in (2, 5):
-            jobs = [plan.run(task, "kd", {"method.temperature": temperature}, seed, "kept") for seed in (8, 9)]
+            jobs = [plan.train_job(task, "kd", {"method.temperature": temperature}, seed, "kept") for seed in (8, 9)]
             means[temperature] = sum(map(fake_work.score_of, jobs)) / 2
         entry = next(entry for entry in results["entries"] if (entry["task"], entry["label"]) == (task, "kd"))
         assert entry["chosen"] == {"method.temperature": max(means, key=means.get)}
@@ -207,7 +207,7 @@ def test_students_are_kept_as_asked(study_of, tmp_path, keep, kept):
 
     def work(job):
         fake_work.quick(job)
-        if isinstance(job, TrainJob) and job.student == "removed":
+        if isinstance(job, TrainJob) and job.weights == "removed":
             (Path(job.folder) / "student").rmdir()
 
     run(study, folder, work)
@@ -244,8 +244,8 @@ def test_a_failed_teacher_is_named(study_of, tmp_path):
 def test_a_given_teacher_is_used(study_of, tmp_path):
     study = study_of(teacher={"fine_tuned": "models/bert-{task}"})
     plan = Plan(study, tmp_path)
-    assert plan.teacher("glue/rte") is None
-    assert plan.run("glue/rte", "ft", {}, 1, "kept").values["teacher"]["model"] == "models/bert-rte"
+    assert plan.teacher_job("glue/rte") is None
+    assert plan.train_job("glue/rte", "ft", {}, 1, "kept").values["teacher"]["model"] == "models/bert-rte"
     run(study, tmp_path / "out")
     assert not (tmp_path / "out" / "teachers").exists()
 
@@ -269,14 +269,14 @@ def test_two_processes_do_not_work_on_one_study(study_of, tmp_path):
 @pytest.mark.distributed
 def test_workers_come_to_the_same_results(study_of, tmp_path):
     alone = run(study_of(), tmp_path / "a" / "out")
-    together = conduct(study_of(), tmp_path / "b" / "out", Workers(2, 1, fake_work.quick))
+    together = run_study(study_of(), tmp_path / "b" / "out", Workers(2, 1, fake_work.quick))
     assert together == alone
 
 
 @pytest.mark.chaos
 def test_a_worker_that_dies_is_replaced_and_its_job_done_again(study_of, tmp_path):
     study = study_of(tasks=["glue/rte"], methods=["ft", "kd"])
-    results = conduct(study, tmp_path / "out", Workers(2, 1, fake_work.dies_once))
+    results = run_study(study, tmp_path / "out", Workers(2, 1, fake_work.dies_once))
     assert all(entry["missing"] == 0 for entry in results["entries"])
     assert len((tmp_path / "out" / "work.txt").read_text().split()) == 1 + 2 * 3
 
@@ -319,8 +319,8 @@ def test_mistakes_that_would_show_after_the_last_run(study_of, changes, message)
 
 def test_a_baseline_on_none_of_the_tasks_is_left_out(study_of):
     methods = {"ft": {}, "kd": {"tasks": ["glue/mrpc"]}}
-    assert study_of(methods=methods).compared_with == ["ft"]
-    assert study_of(methods=methods, baselines=["kd"]).compared_with == []
+    assert study_of(methods=methods).present_baselines == ["ft"]
+    assert study_of(methods=methods, baselines=["kd"]).present_baselines == []
 
 
 def test_a_setting_that_lost_stays_where_another_method_reports_it(study_of, tmp_path):
@@ -350,12 +350,12 @@ def test_a_cache_serves_only_runs_that_ask_for_what_it_holds(study_of, tmp_path,
     monkeypatch.setattr("limbeck.study.jobs.cache_for_runs", lambda recipes, folder: list(recipes))
 
     def used(study, label="kd", **point):
-        return Plan(study, tmp_path).run("glue/rte", label, point, 1, "kept").values["teacher"]["cache"]
+        return Plan(study, tmp_path).train_job("glue/rte", label, point, 1, "kept").values["teacher"]["cache"]
 
     teacher = {"fine_tuned": "models/bert-{task}"}
     grid = {"method.temperature": [2, 5], "task.max_length": [16, 32]}
     study = study_of(teacher=teacher, methods={"kd": {"grid": grid}})
-    cache = Plan(study, tmp_path).cache("glue/rte")
+    cache = Plan(study, tmp_path).cache_job("glue/rte")
     assert used(study, **{"task.max_length": 16}) == "auto"
     cache.run()
     for temperature in (2, 5):
@@ -379,12 +379,12 @@ def test_a_method_that_is_added_later_is_cached_too(study_of, tmp_path, monkeypa
     teacher = {"fine_tuned": "models/bert-{task}"}
 
     def cached(**methods):
-        """Which of these methods a study reads from its cache, after the job is done where it is not."""
+        """Return which of these methods a study reads from its cache, after the job is done where it is not."""
         plan = Plan(study_of(teacher=teacher, methods=methods), tmp_path)
-        cache = plan.cache("glue/rte")
+        cache = plan.cache_job("glue/rte")
         if not cache.finished():
             cache.run()
-        runs = {label: plan.run("glue/rte", label, {}, 1, "kept") for label in methods}
+        runs = {label: plan.train_job("glue/rte", label, {}, 1, "kept") for label in methods}
         return [label for label, job in runs.items() if job.values["teacher"]["cache"] == cache.folder]
 
     assert cached(kd=None) == ["kd"] and cached(kd=None) == ["kd"] and len(made) == 1
@@ -404,7 +404,8 @@ def test_runs_that_are_left_are_counted_by_their_settings(study_of, tmp_path):
     def left(**changes):
         plan = Plan(study_of(tasks=["glue/rte"], **changes), tmp_path / "out")
         return sum(
-            plan.count("glue/rte", label) - len(plan.finished("glue/rte", label)) for label in changes["methods"]
+            plan.count_runs("glue/rte", label) - len(plan.finished_runs("glue/rte", label))
+            for label in changes["methods"]
         )
 
     kd = {"kd": {"grid": {"method.temperature": [2, 5]}}}
@@ -466,14 +467,14 @@ def test_a_worker_that_died_while_it_waited_is_replaced(tmp_path):
     jobs = [TrainJob(key, key, str(tmp_path), {"seed": 1}, str(tmp_path / "runs" / key)) for key in "ab"]
     try:
         engine.submit(jobs[0])
-        assert engine.next().error == ""
+        assert engine.next_outcome().error == ""
         process = engine._workers[0]._process
         process.kill()
         process.join()
         engine.submit(jobs[1])
-        assert "SIGKILL" in engine.next().error
+        assert "SIGKILL" in engine.next_outcome().error
         engine.submit(jobs[1])
-        assert engine.next().error == ""
+        assert engine.next_outcome().error == ""
     finally:
         engine.close()
 
@@ -483,14 +484,14 @@ def test_a_workers_job_may_have_processes_of_its_own(tmp_path):
     engine = Workers(1, 1, fake_work.has_a_child)
     try:
         engine.submit(TrainJob("a", "a", str(tmp_path), {"seed": 1}, str(tmp_path / "runs" / "a")))
-        assert engine.next().error == ""
+        assert engine.next_outcome().error == ""
     finally:
         engine.close()
 
 
 def test_seeds_that_choose_and_are_partly_reported_are_told(study_of):
-    assert "on seeds 1, 7, some of which are reported too (1, 2, 3)" in study_of(select_seeds=[1, 7]).selection()
-    assert "on seed 1, which is reported too (1, 2, 3)" in study_of(select_seeds=[1]).selection()
+    assert "on seeds 1, 7, some of which are reported too (1, 2, 3)" in study_of(select_seeds=[1, 7]).selection_note()
+    assert "on seed 1, which is reported too (1, 2, 3)" in study_of(select_seeds=[1]).selection_note()
 
 
 def test_blocks_that_yaml_repeats_are_changed_apart(study_of):
@@ -500,8 +501,8 @@ def test_blocks_that_yaml_repeats_are_changed_apart(study_of):
 
 
 def test_numbers_that_yaml_reads_as_text_are_estimated(tmp_path, monkeypatch):
-    monkeypatch.setattr(estimate, "_student", lambda block, source: estimate._Size(10, 10))
-    monkeypatch.setattr(estimate, "_tokens", lambda task, source, max_length: (1000.0, 100))
+    monkeypatch.setattr(estimate, "_student_size", lambda block, source: estimate._Size(10, 10))
+    monkeypatch.setattr(estimate, "_count_tokens", lambda task, source, max_length: (1000.0, 100))
     found = [
         estimate._cost({"student": {}, "task": {}, "train": train}, "big")
         for train in ({"epochs": 10.0}, {"epochs": "1e1"}, {"max_steps": "100", "batch_size": "10"})

@@ -1,4 +1,4 @@
-"""What is shown while a study runs."""
+"""Check what is shown while a study runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(tmp_path, name, folder="runs", score=0.5):
 
 def test_lines_tell_the_outcome_and_the_time_left(tmp_path, clock):
     said = io.StringIO()
-    lines = watch._Lines(5, Console(file=said, width=200))
+    lines = watch._LineProgress(5, Console(file=said, width=200))
     jobs = [run(tmp_path, "teacher", "teachers"), CacheJob("c", "features", str(tmp_path), {}, str(tmp_path / "c"))]
     jobs += [run(tmp_path, "kd"), run(tmp_path, "ft", score=0.25)]
     for job, seconds, error in zip(jobs, (600, 60, 30, 90), ("", "", "", "no luck\nat all"), strict=True):
@@ -46,7 +46,7 @@ def test_lines_tell_the_outcome_and_the_time_left(tmp_path, clock):
 
 def test_more_runs_than_were_expected_are_counted_too(tmp_path, clock):
     said = io.StringIO()
-    lines = watch._Lines(1, Console(file=said, width=200))
+    lines = watch._LineProgress(1, Console(file=said, width=200))
     for name in ("kd", "ft"):
         lines.ended(run(tmp_path, name), "")
     assert [line.partition(" ")[0] for line in said.getvalue().splitlines()] == ["1/1", "2/2"]
@@ -61,7 +61,7 @@ def test_a_pruned_run_has_no_score(tmp_path, clock):
 def test_the_live_table_shows_what_runs(tmp_path, clock):
     said = io.StringIO()
     console = Console(file=said, width=100)
-    table = watch._LiveTable(3, console)
+    table = watch._LiveProgress(3, console)
     table.started(run(tmp_path, "kd"))
     clock[0] += 7200
     console.print(table)

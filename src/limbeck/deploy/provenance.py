@@ -1,4 +1,4 @@
-"""What is known about how a model came about, from the files of its run and nowhere else."""
+"""Read how a model came about from the files of its run, and from nowhere else."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ from limbeck.runs.reader import Run, last_stage, read_recipe, read_run
 from limbeck.stats import bootstrap_interval
 
 
-class Named(NamedTuple):
-    """A model as others may know it: never by a path of this machine."""
+class PublicName(NamedTuple):
+    """Name a model as others may know it: never by a path of this machine."""
 
     name: str
     on_hub: bool
 
 
 @dataclass(frozen=True)
-class Facts:
-    """``run`` is None, and most of the rest unknown, of a model that did not come out of a run."""
+class Provenance:
+    """Hold how a model came about; of one that did not come out of a run, ``run`` is None and most is unknown."""
 
-    origin: Named  # what its weights, or those of the teacher they were cut from, were before
+    origin: PublicName  # what its weights, or those of the teacher they were cut from, were before
     keep: str = ""  # which of its layers were kept, where some were removed
     run: Run | None = None
     seeds: tuple[Run, ...] = ()  # the runs of its setting, itself among them
     interval: tuple[float, float] | None = None  # of the main metric, by drawing the examples anew
-    teacher: Named | None = None
+    teacher: PublicName | None = None
 
-    def about(self, task: str) -> Facts:
-        """Without the scores of a run on another task."""
-        return self if self.run is None or self.run.task == task else Facts(self.origin, self.keep)
+    def for_task(self, task: str) -> Provenance:
+        """Leave out the scores of a run on another task."""
+        return self if self.run is None or self.run.task == task else Provenance(self.origin, self.keep)
 
     @property
-    def last(self) -> Mapping[str, Any]:
-        """The recipe of the last stage."""
+    def last_stage(self) -> Mapping[str, Any]:
+        """Return the recipe of the last stage."""
         return last_stage(self.run.settings if self.run else {})
 
 
-def read_facts(model: str | Path, siblings: Sequence[str | Path] = ()) -> Facts:
+def read_provenance(model: str | Path, siblings: Sequence[str | Path] = ()) -> Provenance:
+    """Read how a model came about; ``siblings`` are runs of the same setting with other seeds."""
     path = Path(model)
     if not RunDirectory(path).finished:
         if siblings:
             raise RunError(f"--with names other seeds of a run, but {model} is not the directory of a finished run.")
-        return Facts(public_name(str(model)))
+        return Provenance(public_name(str(model)))
     run = read_run(path)
     student = _student(run.settings)
-    return Facts(
+    return Provenance(
         origin=_source(run.settings, path),
         keep=str(student["keep"]) if student.get("keep") else "",
         run=run,
@@ -62,17 +63,17 @@ def read_facts(model: str | Path, siblings: Sequence[str | Path] = ()) -> Facts:
     )
 
 
-def public_name(source: str) -> Named:
-    """A name on the hub as it is; of a run, what it was made from; of another folder, its last part."""
+def public_name(source: str) -> PublicName:
+    """Name a model of the hub as it is, a run by what it was made from, another folder by its last part."""
     folder = Path(source).expanduser()
     if RunDirectory(folder).recipe.is_file():
         return _source(read_recipe(RunDirectory(folder)), folder)
     if not folder.exists() and _on_hub(source):
-        return Named(source, True)
-    return Named(folder.resolve().name, False)
+        return PublicName(source, True)
+    return PublicName(folder.resolve().name, False)
 
 
-def _source(settings: Mapping[str, Any], folder: Path) -> Named:
+def _source(settings: Mapping[str, Any], folder: Path) -> PublicName:
     student = _student(settings)
     if student.get("model"):
         return public_name(str(student["model"]))
@@ -81,11 +82,11 @@ def _source(settings: Mapping[str, Any], folder: Path) -> Named:
         return public_name(str(teacher))
     if student.get("from"):
         return public_name(str(student["from"]))
-    return Named(folder.resolve().name, False)
+    return PublicName(folder.resolve().name, False)
 
 
 def _first(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The recipe of the first stage, whose student is new."""
+    """Return the recipe of the first stage, whose student is new."""
     return {**settings, **settings["stages"][0]} if settings.get("stages") else settings
 
 
@@ -94,7 +95,7 @@ def _student(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _on_hub(source: str) -> bool:
-    """Whether it was loaded from there: a path that is gone can look like a name on the hub."""
+    """Tell whether a model was loaded from the hub: a path that is gone can look like a name there."""
     from huggingface_hub import try_to_load_from_cache
 
     named = re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source)
@@ -102,7 +103,7 @@ def _on_hub(source: str) -> bool:
 
 
 def _seeds(run: Run, siblings: Sequence[str | Path]) -> tuple[Run, ...]:
-    """The runs that are named, or those of the study that this run belongs to."""
+    """Return the runs that are named, or those of the study that this run belongs to."""
     study = run.path.resolve().parents[1]
     if not siblings and not StudyDirectory(study).finished:
         return (run,)

@@ -1,4 +1,4 @@
-"""From a model and a table to a small model in service, in one go: teacher, students, choice, export, summary.
+"""Make a small model in service of a table and a model, in one go: teacher, students, choice, export, summary.
 
 Every training is a run directory and every decision is written down: started again, it goes on where it stopped.
 """
@@ -18,15 +18,15 @@ from limbeck.models.loading import load_config
 from limbeck.recipes.recipe import Recipe, load_recipe, load_task_block
 from limbeck.shrink.budget import Budget
 from limbeck.shrink.forms import export_forms, measure_forms
-from limbeck.shrink.plan import Home, Request, epoch_seconds, epochs_in
-from limbeck.shrink.scores import TEACHER, Judge
+from limbeck.shrink.plan import Request, Workspace, epochs_that_fit, measure_epoch_seconds
+from limbeck.shrink.scores import TEACHER_NAME, ModelScores
 from limbeck.shrink.size import choose_size
-from limbeck.shrink.teacher import why_no_teacher
-from limbeck.shrink.verdict import page
-from limbeck.study.conduct import conduct
+from limbeck.shrink.summary import summary_page
+from limbeck.shrink.teacher import reason_to_fine_tune
 from limbeck.study.description import Study
 from limbeck.study.engines import InProcess
 from limbeck.study.plan import Plan
+from limbeck.study.runner import run_study
 from limbeck.study.watch import watching
 from limbeck.tasks import load_task
 from limbeck.tasks.task import Task
@@ -37,7 +37,7 @@ logger = logging.getLogger("limbeck")
 SUMMARY = "summary.json"
 PAGE = "summary.md"
 # The labels alone, which everything else must beat; then the teacher's predictions, and two kinds of its hidden states.
-METHODS = ("ft", "kd", "cka", "fcd")
+TRIED_METHODS = ("ft", "kd", "cka", "fcd")
 _TEACHER_SHARE, _TRAINING_SHARE, _STUDENTS_LEAST = 0.35, 0.8, 0.3  # of the time; the rest is for export and measuring
 _SLOWER = 1.3  # what a step of these methods takes against one of ft, the teacher's features being cached
 _RATE, _WIDTH, _MOST_RATE = 8e-5, 768, 5e-4  # the learning rate of models so wide; narrower ones bear more
@@ -46,27 +46,27 @@ _MANY_ROWS = 1000
 
 
 def shrink(request: Request, output: Path) -> dict[str, Any]:
-    """Do all that is missing in ``output``, and return its summary."""
-    budget = Budget.of(request.budget)
+    """Make the small model that was asked for: do all that is missing in ``output``, and return its summary."""
+    budget = Budget.parse(request.budget)
     block = load_task_block(request.task_block())
     task = load_task(block.name, **block.options)
     request.check(task)
-    home = Home(output, request)
+    workspace = Workspace(output, request)
     if (done := _finished(output)) is not None:
         logger.info("%s is finished already.", output)
         return done
     with locked(output):
-        teacher = _teacher(request, task, home)
-        _choose_student(request, task, teacher, budget, home)
-        runs, failed = _students(request, task, teacher, home)
-        judge = Judge.of(runs)
-        method = judge.best(list(runs))
+        teacher = _make_teacher(request, task, workspace)
+        _choose_student(request, task, teacher, budget, workspace)
+        runs, failed = _train_students(request, task, teacher, workspace)
+        scores = ModelScores.of(runs)
+        method = scores.best(list(runs))
         logger.info("Step 4 of 4: %s is best; its student is exported and measured.", method)
         rows = len(task.split("validation"))
         paths, refused = export_forms(runs[method], teacher, request.task_block(), rows, output)
-        summary = _summarise(task, home, judge, runs, failed, method) | {"not_exported": refused}
-        summary |= measure_forms(paths, judge, method, task, runs[method], budget, home.plan["student"]["length"])
-        write_text(output / PAGE, page(summary))
+        summary = _summarise(task, workspace, scores, runs, failed, method) | {"not_exported": refused}
+        summary |= measure_forms(paths, scores, method, task, runs[method], budget, workspace.plan["student"]["length"])
+        write_text(output / PAGE, summary_page(summary))
         write_text(output / SUMMARY, json.dumps(summary, indent=1) + "\n")
         if not failed:  # the teacher's features have served, and are large
             shutil.rmtree(output / "study" / "caches", ignore_errors=True)
@@ -74,7 +74,7 @@ def shrink(request: Request, output: Path) -> dict[str, Any]:
 
 
 def _finished(output: Path) -> dict[str, Any] | None:
-    """The summary, if nothing is left to do; methods that failed are tried again."""
+    """Return the summary, if nothing is left to do; methods that failed are tried again."""
     if not (output / SUMMARY).is_file():
         return None
     summary: dict[str, Any] = json.loads((output / SUMMARY).read_text(encoding="utf-8"))
@@ -85,46 +85,46 @@ def _seconds(request: Request) -> float:
     return 60 * request.minutes
 
 
-def _teacher(request: Request, task: Task, home: Home) -> str:
-    """The model itself if it knows the task, else what fine-tuning makes of it."""
-    if "teacher" not in home.plan:
-        why = why_no_teacher(request.model, task)
+def _make_teacher(request: Request, task: Task, workspace: Workspace) -> str:
+    """Return the model itself if it knows the task, else what fine-tuning makes of it."""
+    if "teacher" not in workspace.plan:
+        why = reason_to_fine_tune(request.model, task)
         if not why:
             about = {"about": f"{Path(request.model).name}, as it was given", "epochs": None, "seconds": 0.0}
         else:
-            of_one = epoch_seconds(_teacher_recipe(request, task, 1.0))
-            epochs = epochs_in(_TEACHER_SHARE * _seconds(request), of_one)
+            of_one = measure_epoch_seconds(_teacher_recipe(request, task, 1.0))
+            epochs = epochs_that_fit(_TEACHER_SHARE * _seconds(request), of_one)
             words = f"{Path(request.model).name} ({why}), fine-tuned for {epochs:g} epochs"
             about = {"about": words, "epochs": epochs, "seconds": epochs * of_one}
-        home.decide("teacher", about)
-    plan = home.plan["teacher"]
+        workspace.decide("teacher", about)
+    plan = workspace.plan["teacher"]
     if plan["epochs"] is None:
         logger.info("Step 1 of 4: the teacher is %s.", plan["about"])
         return request.model
-    logger.info("Step 1 of 4: the teacher is %s: about %s.", plan["about"], _span(plan["seconds"]))
+    logger.info("Step 1 of 4: the teacher is %s: about %s.", plan["about"], _duration(plan["seconds"]))
     recipe = _teacher_recipe(request, task, plan["epochs"])
-    return str(execute(recipe, home.folder / "teacher", resume=True).path)
+    return str(execute(recipe, workspace.folder / "teacher", resume=True).path)
 
 
-def _choose_student(request: Request, task: Task, teacher: str, budget: Budget, home: Home) -> None:
-    """How deep it is, and how long each method may train: an equal share of the time that the teacher left."""
-    if "student" not in home.plan:
+def _choose_student(request: Request, task: Task, teacher: str, budget: Budget, workspace: Workspace) -> None:
+    """Decide how deep students are and how long each method trains: an equal share of the time the teacher left."""
+    if "student" not in workspace.plan:
         size = choose_size(teacher, task, budget)
-        of_one = _SLOWER * epoch_seconds(_student_recipe(request, task, teacher, size["layers"]))
+        of_one = _SLOWER * measure_epoch_seconds(_student_recipe(request, task, teacher, size["layers"]))
         whole = _seconds(request)
-        share = max(_TRAINING_SHARE * whole - home.plan["teacher"]["seconds"], _STUDENTS_LEAST * whole)
-        epochs = epochs_in(share / len(METHODS), of_one)
-        home.decide("student", size | {"epochs": epochs, "seconds": len(METHODS) * epochs * of_one})
-    plan = home.plan["student"]
+        share = max(_TRAINING_SHARE * whole - workspace.plan["teacher"]["seconds"], _STUDENTS_LEAST * whole)
+        epochs = epochs_that_fit(share / len(TRIED_METHODS), of_one)
+        workspace.decide("student", size | {"epochs": epochs, "seconds": len(TRIED_METHODS) * epochs * of_one})
+    plan = workspace.plan["student"]
     logger.info("Step 2 of 4: students keep the first %d of %d layers.", plan["layers"], plan["of_layers"])
 
 
 def _teacher_recipe(request: Request, task: Task, epochs: float) -> Recipe:
     values = {"task": request.task_block(), "student": {"model": request.model}, "method": {"name": "ft"}}
-    return load_recipe(values=values | {"train": _train(request, task, epochs, 1.0), "seed": request.seed})
+    return load_recipe(values=values | {"train": _train_block(request, task, epochs, 1.0), "seed": request.seed})
 
 
-def _train(request: Request, task: Task, epochs: float, faster: float) -> dict[str, Any]:
+def _train_block(request: Request, task: Task, epochs: float, faster: float) -> dict[str, Any]:
     width = load_config(request.model).hidden_size
     return {
         "epochs": epochs,
@@ -142,28 +142,30 @@ def _study(request: Request, task: Task, teacher: str, layers: int, epochs: floa
             "task": request.task_block(),
             "teacher": {"fine_tuned": teacher, "cache_dtype": "float16"},
             "student": {"from": "teacher", "keep": f"first:{layers}"},
-            "train": _train(request, task, epochs, _STUDENT_RATE),
-            "methods": list(METHODS),
+            "train": _train_block(request, task, epochs, _STUDENT_RATE),
+            "methods": list(TRIED_METHODS),
             "seeds": [request.seed],
         }
     )
 
 
 def _student_recipe(request: Request, task: Task, teacher: str, layers: int) -> Recipe:
-    """Plain fine-tuning of such a student, to time it."""
+    """Return the recipe that fine-tunes such a student, to time it."""
     values = _study(request, task, teacher, layers, 1.0).values("table", "ft", {}, request.seed, teacher, "off")
     return load_recipe(values=values)
 
 
-def _students(request: Request, task: Task, teacher: str, home: Home) -> tuple[dict[str, Path], dict[str, str]]:
-    """The runs by method, and why others failed."""
-    plan = home.plan["student"]
+def _train_students(
+    request: Request, task: Task, teacher: str, workspace: Workspace
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """Train a student by each method; return the runs by method, and why others failed."""
+    plan = workspace.plan["student"]
     study = _study(request, task, teacher, plan["layers"], plan["epochs"])
-    folder = home.folder / "study"
-    about = (", ".join(METHODS), f"{plan['epochs']:g}", _span(plan["seconds"]))
+    folder = workspace.folder / "study"
+    about = (", ".join(TRIED_METHODS), f"{plan['epochs']:g}", _duration(plan["seconds"]))
     logger.info("Step 3 of 4: students by %s, %s epochs each: about %s.", *about)
-    with watching(Plan(study, folder).total()) as watcher:
-        results = conduct(study, folder, InProcess(), watcher)
+    with watching(Plan(study, folder).count_jobs_left()) as watcher:
+        results = run_study(study, folder, InProcess(), watcher)
     runs = {entry["label"]: folder / entry["runs"][0] for entry in results["entries"] if entry["runs"]}
     failed = {entry["label"]: entry["why"] for entry in results["entries"] if not entry["runs"]}
     if not runs:
@@ -172,40 +174,40 @@ def _students(request: Request, task: Task, teacher: str, home: Home) -> tuple[d
 
 
 def _summarise(
-    task: Task, home: Home, judge: Judge, runs: dict[str, Path], failed: dict[str, str], method: str
+    task: Task, workspace: Workspace, scores: ModelScores, runs: dict[str, Path], failed: dict[str, str], method: str
 ) -> dict[str, Any]:
-    """What the run directories tell."""
+    """Return the entries of the summary that the run directories tell."""
     entries: list[dict[str, Any]] = [
         {
             "method": name,
-            "run": run.relative_to(home.folder).as_posix(),
-            "chosen_by": judge.chosen_by(name),
-            "score": judge.score(name),
-            "agreement": judge.agreement(name),
+            "run": run.relative_to(workspace.folder).as_posix(),
+            "chosen_by": scores.choosing_score(name),
+            "score": scores.score(name),
+            "agreement": scores.agreement(name),
         }
         for name, run in runs.items()
     ]
     results = RunDirectory(runs[method]).metrics()
-    plan = home.plan["student"]
+    plan = workspace.plan["student"]
     return {
-        "asked": home.plan["asked"],
-        "metric": judge.metric,
-        "rows": {"train": len(task.split("train")), **judge.counts()},
-        "majority": _majority(task, judge),
-        "teacher": home.plan["teacher"] | {"score": judge.score(TEACHER)},
+        "asked": workspace.plan["asked"],
+        "metric": scores.metric,
+        "rows": {"train": len(task.split("train")), **scores.counts()},
+        "majority": _majority(task, scores),
+        "teacher": workspace.plan["teacher"] | {"score": scores.score(TEACHER_NAME)},
         "student": {"method": method, "parameters": results["parameters"]}
         | {key: plan[key] for key in ("layers", "of_layers", "epochs")},
         "methods": entries + [{"method": name, "failed": why} for name, why in failed.items()],
-        "against_teacher": judge.difference(method, TEACHER),
-        "against_ft": judge.difference(method, "ft") if "ft" in runs and method != "ft" else None,
+        "against_teacher": scores.difference(method, TEACHER_NAME),
+        "against_ft": scores.difference(method, "ft") if "ft" in runs and method != "ft" else None,
     }
 
 
-def _majority(task: Task, judge: Judge) -> float:
-    """What always giving the training data's most frequent answer scores on the reported rows."""
-    rows = task.split("validation").select(judge.halves.reported).rename_column("label", "labels")
-    return task.majority({"labels": task.split("train")["label"]}, rows)[judge.metric]
+def _majority(task: Task, scores: ModelScores) -> float:
+    """Return the score of always giving the training data's most frequent answer, on the reported rows."""
+    rows = task.split("validation").select(scores.halves.reported).rename_column("label", "labels")
+    return task.majority({"labels": task.split("train")["label"]}, rows)[scores.metric]
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,288 @@
+"""Run a study: submit jobs when those they wait for are done, choose settings, and write the results as one file.
+
+Every method on every task has a workflow: its teacher, the teacher's features, the search among its settings, the
+reported runs. Workflows wait for their own jobs only, and share those that are the same. All state is in the runs
+themselves: started again, a study passes over what is done and comes to the same choices.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from limbeck._internal.files import write_text
+from limbeck.errors import RunError
+from limbeck.metrics import SMALLER_IS_BETTER
+from limbeck.runs.directory import RunDirectory, StudyDirectory
+from limbeck.runs.reader import read_history
+from limbeck.study.description import GridPoint, Study
+from limbeck.study.engines import Engine
+from limbeck.study.jobs import Job, TrainJob, WeightsPolicy
+from limbeck.study.plan import Plan
+from limbeck.study.search import Trial, propose, require_optuna
+
+_LOCK = ".lock"  # all that is left of a study killed at once
+_ATTEMPTS = 2  # of a job that crashes; one that is wrong in itself is not tried again
+_Failures = dict[str, str]  # why a job failed, by its key
+_Entry = dict[str, Any]  # a method on a task in results.json
+# Generators that yield the jobs to wait for and are sent which of them failed.
+_Workflow = Generator[Sequence[Job], _Failures, _Entry]
+_TrialWorkflow = Generator[Sequence[Job], _Failures, list[Trial]]
+
+
+class Watcher:
+    """Follow a study's progress; this base class ignores it."""
+
+    def started(self, job: Job) -> None:
+        """Take note that a job begins."""
+
+    def ended(self, job: Job, error: str) -> None:
+        """Take note that a job ended; ``error`` is empty where all went well."""
+
+
+def run_study(study: Study, folder: Path, engine: Engine, watcher: Watcher | None = None) -> dict[str, Any]:
+    """Do all that is missing in ``folder``, write ``results.json`` there, and return what it holds."""
+    if study.search.sampler == "tpe":
+        require_optuna()
+    plan = Plan(study, folder)
+    watcher = watcher or Watcher()
+    engine.on_start = watcher.started
+    names = [(task, label) for task in study.tasks for label in study.labels(task)]
+    workflows = {(task, label): _workflow(plan, task, label) for task, label in names}
+    with _own(folder, study):
+        try:
+            entries = _Scheduler(workflows, engine, watcher).run()
+        finally:
+            engine.close()
+        if study.keep == "reported":
+            for task, label in names:
+                if _has_twin(plan, task, label):
+                    _delete_unreported_students(plan, entries[task, label], entries.values())
+        results = _results(plan, [entries[name] for name in workflows])
+        write_text(StudyDirectory(folder).results, json.dumps(results, indent=1) + "\n")
+    return results
+
+
+def _workflow(plan: Plan, task: str, label: str) -> _Workflow:
+    """Yield the jobs of one method on one task, in their order, and return its entry in the results."""
+    study = plan.study
+    reported = study.reported(task, label)
+    entry: _Entry = {"task": task, "label": label, "chosen": {}, "searched": [], "runs": []}
+    entry |= {"missing": len(study.seeds), "why": "", "reported": reported}
+    teacher, cache = plan.teacher_job(task), plan.cache_job(task)
+    if teacher is not None and (failed := (yield [teacher])):
+        return entry | {"why": f"no teacher: {failed[teacher.key]}"}
+    if cache is not None:
+        yield [cache]  # where it fails, the runs ask the teacher itself
+    trials = yield from _search(plan, task, label)
+    chosen = _best(trials, _maximise(plan, task, label, trials)) if trials else plan.first_point(task, label)
+    if chosen is None:
+        first = next((trial.why for trial in trials if trial.why), "")
+        return entry | {"why": f"no setting of the search was tried to the end{first and ': '}{first}"}
+    weights: WeightsPolicy = "removed" if study.keep == "none" else "needed"
+    jobs = [plan.train_job(task, label, chosen, seed, weights) for seed in study.seeds]
+    failed = yield jobs
+    done = [job for job in jobs if job.key not in failed]
+    entry |= {
+        "chosen": chosen,
+        "searched": [{"point": trial.point, "score": trial.score} for trial in trials],
+        "runs": [Path(job.folder).relative_to(plan.folder).as_posix() for job in done],
+        "missing": len(jobs) - len(done),
+        "why": next(iter(failed.values()), ""),
+    }
+    if study.keep != "all" and not _has_twin(plan, task, label):
+        _delete_unreported_students(plan, entry, [entry])
+    return entry
+
+
+def _search(plan: Plan, task: str, label: str) -> _TrialWorkflow:
+    """Yield the runs of the search among a method's settings, and return what each setting scored."""
+    study = plan.study
+    if not plan.searches(task, label):
+        return []
+    if study.search.sampler == "tpe":
+        return (yield from _search_with_optuna(plan, task, label))
+    points = study.points(task, label)
+    jobs = [_jobs_of(plan, task, label, point) for point in points]
+    failed = yield [job for of_point in jobs for job in of_point]
+    return [_trial(point, of_point, failed) for point, of_point in zip(points, jobs, strict=True)]
+
+
+def _search_with_optuna(plan: Plan, task: str, label: str) -> _TrialWorkflow:
+    """Yield one trial after the other, because each proposal rests on all before it."""
+    search, space = plan.study.search, plan.study.search_space(task, label)
+    trials: list[Trial] = []
+    # by seed: one that does badly with every setting says nothing about this one
+    histories: list[list[tuple[float, ...]]] = [[] for _ in plan.study.choosing_seeds]
+    for _ in range(search.trials):
+        point = propose(space, trials, search.seed, _maximise(plan, task, label, trials))
+        jobs = _jobs_of(plan, task, label, point)
+        if search.prune:
+            jobs = [replace(job, earlier=tuple(earlier)) for job, earlier in zip(jobs, histories, strict=True)]
+        failed = yield jobs
+        trials.append(_trial(point, jobs, failed))
+        if trials[-1].score is not None:
+            for job, earlier in zip(jobs, histories, strict=True):
+                earlier.append(_history(job.directory))
+    return trials
+
+
+def _jobs_of(plan: Plan, task: str, label: str, point: GridPoint) -> list[TrainJob]:
+    """Return the runs that show how good a setting is. Their students stay where they may be reported."""
+    study = plan.study
+    kept = {"all": study.choosing_seeds, "reported": study.seeds, "none": []}[study.keep]
+    return [
+        plan.train_job(task, label, point, seed, "kept" if seed in kept else "removed") for seed in study.choosing_seeds
+    ]
+
+
+def _trial(point: GridPoint, jobs: Sequence[TrainJob], failed: _Failures) -> Trial:
+    return Trial(point, _score(jobs, failed), next((failed[job.key] for job in jobs if job.key in failed), ""))
+
+
+def _score(jobs: Sequence[TrainJob], failed: _Failures) -> float | None:
+    """Return the mean over the seeds that choose; None where one failed, diverged or was not worth finishing."""
+    if any(job.key in failed or not job.directory.finished for job in jobs):
+        return None
+    score = fmean(job.directory.metrics()["score"] for job in jobs)
+    return score if math.isfinite(score) else None  # NaN is neither more nor less than any other
+
+
+def _history(run: RunDirectory) -> tuple[float, ...]:
+    """Return the score after each evaluation during a run's training."""
+    metric = run.metrics()["metric"]
+    return tuple(entry[f"eval_{metric}"] for entry in read_history(run) if f"eval_{metric}" in entry)
+
+
+def _maximise(plan: Plan, task: str, label: str, trials: Sequence[Trial]) -> bool:
+    """Tell whether more is better, which any finished run knows."""
+    for trial in trials:
+        if trial.score is not None:
+            job = _jobs_of(plan, task, label, trial.point)[0]
+            return job.directory.metrics()["metric"] not in SMALLER_IS_BETTER
+    return True
+
+
+def _best(trials: Sequence[Trial], maximise: bool) -> GridPoint | None:
+    """Return the point with the best score, the first of several."""
+    scored = [trial for trial in trials if trial.score is not None]
+    if not scored:
+        return None
+    return max(scored, key=lambda trial: (1 if maximise else -1) * trial.score).point  # type: ignore[operator]
+
+
+def _has_twin(plan: Plan, task: str, label: str) -> bool:
+    """Tell whether another entry is the same method, so that it may report a run with which this one only chose."""
+    methods = Counter(plan.study.method(task, other) for other in plan.study.labels(task))
+    return methods[plan.study.method(task, label)] > 1
+
+
+def _delete_unreported_students(plan: Plan, entry: _Entry, reporting: Iterable[_Entry]) -> None:
+    """Delete the weights of an entry's runs that only served to choose."""
+    reported = {plan.folder / run for other in reporting for run in other["runs"]}
+    for trial in entry["searched"]:
+        for job in _jobs_of(plan, entry["task"], entry["label"], trial["point"]):
+            if job.directory.path not in reported:
+                job.delete_students()
+
+
+class _Scheduler:
+    """Keep every workflow going until all have returned their entries. Each job runs once, whoever asks for it."""
+
+    def __init__(self, workflows: Mapping[Any, _Workflow], engine: Engine, watcher: Watcher) -> None:
+        self._workflows, self._engine, self._watcher = workflows, engine, watcher
+        self._waiting: dict[Any, dict[str, Job]] = {}  # what each workflow asked for last
+        self._running: dict[str, Job] = {}
+        self._attempts: Counter[str] = Counter()
+        self._failed: _Failures = {}
+        self._entries: dict[Any, _Entry] = {}
+
+    def run(self) -> dict[Any, _Entry]:
+        """Return the entry of each workflow, by its name."""
+        for name in self._workflows:
+            self._advance(name, None)
+        while self._running:
+            self._finish_one()
+        return self._entries
+
+    def _advance(self, name: Any, reply: _Failures | None) -> None:
+        """Submit what the workflow asks for next, until there is something to wait for."""
+        while True:
+            try:
+                jobs = {job.key: job for job in self._workflows[name].send(reply)}  # type: ignore[arg-type]
+            except StopIteration as end:
+                self._entries[name] = end.value
+                self._waiting.pop(name, None)
+                return
+            for key, job in jobs.items():
+                if key not in self._running and key not in self._failed and not job.finished():
+                    self._submit(job)
+            self._waiting[name] = jobs
+            if self._running.keys() & jobs.keys():
+                return
+            reply = self._failures_among(jobs)
+
+    def _submit(self, job: Job) -> None:
+        self._running[job.key] = job
+        self._engine.submit(job)
+
+    def _failures_among(self, jobs: Iterable[str]) -> _Failures:
+        return {key: self._failed[key] for key in jobs if key in self._failed}
+
+    def _finish_one(self) -> None:
+        """Wait for a job to end, and advance the workflows that waited for it alone."""
+        outcome = self._engine.next_outcome()
+        job = self._running.pop(outcome.key)
+        self._attempts[job.key] += 1
+        self._watcher.ended(job, outcome.error)
+        if outcome.error and not outcome.final and self._attempts[job.key] < _ATTEMPTS:
+            self._submit(job)
+            return
+        if outcome.error:
+            self._failed[job.key] = outcome.error
+        for name, jobs in list(self._waiting.items()):
+            if job.key in jobs and not self._running.keys() & jobs.keys():
+                self._advance(name, self._failures_among(jobs))
+
+
+def _results(plan: Plan, entries: list[_Entry]) -> dict[str, Any]:
+    study = plan.study
+    teachers = {task: job for task in study.tasks if (job := plan.teacher_job(task)) is not None}
+    return {
+        "study": plan.folder.name,
+        "baselines": study.present_baselines,
+        "test": study.test,
+        "sided": study.sided,
+        "level": study.level,
+        "selection": study.selection_note(),
+        "entries": entries,
+        "teachers": {task: Path(job.folder).relative_to(plan.folder).as_posix() for task, job in teachers.items()},
+    }
+
+
+@contextmanager
+def _own(folder: Path, study: Study) -> Iterator[None]:
+    """Lock a study's folder, so that one process at a time works on it, and write the study's settings there."""
+    others = [file for file in folder.iterdir() if file.name != _LOCK] if folder.is_dir() else []
+    if folder.is_file() or (others and not StudyDirectory(folder).exists):
+        raise RunError(f"{folder} holds other files and is no study. Choose another --output.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be made: {error.strerror}. Choose another --output.") from error
+    lock = FileLock(folder / _LOCK)
+    try:
+        with lock.acquire(timeout=0):
+            write_text(StudyDirectory(folder).description, study.to_yaml())
+            yield
+    except Timeout as error:
+        raise RunError(f"Another process is at work on {folder}. Wait for it, or choose another --output.") from error
