@@ -18,7 +18,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from helpers.tiny import VOCAB, WORDS, sentences, tiny_model, write_csv
+from helpers.tiny_models import VOCAB, tiny_model
+from helpers.tiny_tables import WORDS, sentences, write_csv
 from transformers import AutoTokenizer
 
 from limbeck.cli.main import main

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from helpers.tiny import read_json
+from helpers.saved_runs import read_json
 
 from limbeck import execute, load_recipe
 from limbeck.analysis.analyze import Settings, analyze

@@ -13,7 +13,9 @@ from statistics import fmean, stdev
 import pytest
 import yaml
 from helpers.browser import background, chromium, contrasts, luminance, needs_browser, texts
-from helpers.tiny import SHARED, read_json, tiny_model
+from helpers.paths import SHARED
+from helpers.saved_runs import read_json
+from helpers.tiny_models import tiny_model
 
 from limbeck.models.vocabulary import make_wordpiece
 from limbeck.tasks import load_task

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.killing import kill_after
-from helpers.tiny import sentences, table_task, tiny_model, write_csv
+from helpers.tiny_models import tiny_model
+from helpers.tiny_recipes import table_task
+from helpers.tiny_tables import sentences, write_csv
 from safetensors import safe_open
 from safetensors.torch import load_file
 

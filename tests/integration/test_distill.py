@@ -14,7 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from helpers.killing import kill_after, wait_for
-from helpers.tiny import ROOT, SIZES, read_json, sentences, table_task, tiny_model, write_csv
+from helpers.paths import ROOT
+from helpers.saved_runs import read_json
+from helpers.tiny_models import SIZES, tiny_model
+from helpers.tiny_recipes import table_task
+from helpers.tiny_tables import sentences, write_csv
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import yaml
-from helpers.tiny import ROOT
+from helpers.paths import ROOT
 
 from limbeck.recipes.recipe import load_recipe
 from limbeck.study.loading import load_study

@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from helpers.glue_files import NLI, SCORES, write_glue
-from helpers.tiny import SIZES, VOCAB, read_json, sentences, tiny_model
+from helpers.saved_runs import read_json
+from helpers.tiny_models import SIZES, VOCAB, tiny_model
+from helpers.tiny_tables import sentences
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
 from limbeck import evaluate, execute, load_recipe

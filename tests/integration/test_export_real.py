@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers.tiny import ROOT, SHARED
+from helpers.paths import ROOT, SHARED
 
 from limbeck import execute, load_recipe
 from limbeck.compare.answers import read_answers

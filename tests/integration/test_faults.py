@@ -14,7 +14,8 @@ import sys
 import pytest
 import torch
 from helpers.killing import wait_for
-from helpers.tiny import read_json, table_task
+from helpers.saved_runs import read_json
+from helpers.tiny_recipes import table_task
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 

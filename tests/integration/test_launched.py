@@ -13,7 +13,9 @@ import torch
 import yaml
 from helpers import launched_training as launched
 from helpers.method_cases import cases
-from helpers.tiny import read_json, table_task, without_dropout
+from helpers.saved_runs import read_json
+from helpers.tiny_models import without_dropout
+from helpers.tiny_recipes import table_task
 from helpers.two_processes import in_processes
 from safetensors.torch import load_file
 

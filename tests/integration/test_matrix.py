@@ -18,7 +18,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers.tiny import DECODERS, STYLES, make_bpe, sentences, tiny_model, write_csv
+from helpers.tiny_models import DECODERS, tiny_model
+from helpers.tiny_tables import sentences, write_csv
+from helpers.tiny_tokenizers import STYLES, make_bpe
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.killing import kill_after
-from helpers.tiny import read_json, table_task
+from helpers.saved_runs import read_json
+from helpers.tiny_recipes import table_task
 from safetensors.torch import load_file
 
 from limbeck import execute, load_recipe

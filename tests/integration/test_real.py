@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from helpers.tiny import SHARED, read_json
+from helpers.paths import SHARED
+from helpers.saved_runs import read_json
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

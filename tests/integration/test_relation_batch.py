@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.method_cases import cases
-from helpers.tiny import table_task, tiny_batch, tiny_model, without_dropout
+from helpers.tiny_models import tiny_batch, tiny_model, without_dropout
+from helpers.tiny_recipes import table_task
 from safetensors.torch import load_file
 
 from limbeck import METHODS, Distiller, LiveTeacher, Method, Pair, execute, keep_layers, load_recipe

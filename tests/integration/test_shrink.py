@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from helpers.tiny import read_json, sentences, tiny_model, write_csv
+from helpers.saved_runs import read_json
+from helpers.tiny_models import tiny_model
+from helpers.tiny_tables import sentences, write_csv
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import limbeck.shrink.shrink

@@ -8,7 +8,10 @@ import pytest
 import torch
 import yaml
 from helpers.killing import kill_after
-from helpers.tiny import DECODERS, SIZES, read_json, sentences, table_task, tiny_model
+from helpers.saved_runs import read_json
+from helpers.tiny_models import DECODERS, SIZES, tiny_model
+from helpers.tiny_recipes import table_task
+from helpers.tiny_tables import sentences
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 

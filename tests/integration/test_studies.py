@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers.tiny import SHARED, read_json, tiny_model
+from helpers.paths import SHARED
+from helpers.saved_runs import read_json
+from helpers.tiny_models import tiny_model
 from pyarrow import parquet
 
 from limbeck.models.vocabulary import make_wordpiece

@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers.tiny import WORDS, read_json, tiny_model
+from helpers.saved_runs import read_json
+from helpers.tiny_models import tiny_model
+from helpers.tiny_tables import WORDS
 from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassification, AutoTokenizer
 
 from limbeck import execute, load_recipe
