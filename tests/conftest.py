@@ -1,12 +1,13 @@
-"""Fixtures that the whole suite shares; the helpers behind them are in tiny.py."""
+"""Provide what the whole suite shares: a tokenizer, a table, a teacher, and commands in this or another process."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 from helpers.tiny_models import VOCAB, tiny_model
 from helpers.tiny_tables import WORDS, sentences, write_csv
-from transformers import AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from limbeck.cli.main import main
 from limbeck.models.vocabulary import make_wordpiece
@@ -46,7 +47,7 @@ def table_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def teacher_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> Path:
-    """A 4-layer BERT with a head for the labels of ``sentences``, as a plain checkpoint."""
+    """Save a 4-layer BERT with a head for the labels of ``sentences`` as a plain checkpoint."""
     folder = tmp_path_factory.mktemp("models") / "teacher"
     model = tiny_model("bert", depth=4)
     model.config.id2label = {0: "negative", 1: "positive"}
@@ -56,11 +57,40 @@ def teacher_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: P
     return folder
 
 
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "corpus.txt"
+    path.write_text("".join(text + "\n" for text, _ in sentences(600, seed=7)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def language_model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """Save a 4-layer BERT with a head for masked tokens."""
+    folder = tmp_path_factory.mktemp("models") / "lm"
+    AutoModelForMaskedLM.from_config(tiny_model("bert", depth=4).config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def quick_collection() -> Iterator[None]:
+    """Keep what is in memory out of the full garbage collection that ends every training, and takes longer than it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture()
 def command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., tuple[int, str]]:
-    """Run a command in this process; returns its exit code and what it said on both streams."""
+    """Run a command in this process; return its exit code and what it said on both streams, in one line.
+
+    Importing torch and transformers takes another process longer than most commands: take this one, and ``limbeck``
+    where the process itself is tested.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run(*words: Any) -> tuple[int, str]:
@@ -76,7 +106,7 @@ def command(
 
 @pytest.fixture()
 def limbeck(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the installed command in an empty folder, as a user would."""
+    """Run the installed command in a process of its own and an empty folder, as a user would."""
 
     def run(*words: Any, check: bool = True, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

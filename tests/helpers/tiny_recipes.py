@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from limbeck.recipes.recipe import Recipe, load_recipe
+from limbeck import Recipe, load_recipe
 
 
 def table_task(files: tuple[Path, Path]) -> dict[str, Any]:

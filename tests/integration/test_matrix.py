@@ -18,7 +18,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from helpers.saved_runs import history
 from helpers.tiny_models import DECODERS, tiny_model
+from helpers.tiny_recipes import tiny_recipe
 from helpers.tiny_tables import sentences, write_csv
 from helpers.tiny_tokenizers import STYLES, make_bpe
 from safetensors.torch import load_file
@@ -30,7 +32,7 @@ from transformers import (
     AutoTokenizer,
 )
 
-from limbeck import evaluate, execute, load_recipe, load_task, predict_file
+from limbeck import evaluate, execute, load_task, predict_file
 from limbeck.models.families import FAMILIES
 from limbeck.models.loading import label_config
 from limbeck.tasks import Task
@@ -107,14 +109,9 @@ def combinations():
 @pytest.mark.parametrize(("family", "problem", "method"), list(combinations()))
 def test_train_save_reload_predict(family, problem, method, setting, tmp_path):
     made = setting(family, problem)
-    values = {
-        "task": made.block,
-        "teacher": {"model": str(made.teacher)},
-        "student": {"from": "teacher", "keep": "first:2"},
-        "method": {"name": method} | METHODS[method],
-        "train": {"max_steps": 2, "batch_size": 8, "learning_rate": 1e-3},
-    }
-    run = execute(load_recipe(values=values), tmp_path / "run")
+    train = {"max_steps": 2, "batch_size": 8, "learning_rate": 1e-3}
+    recipe = tiny_recipe(made.block, made.teacher, {"name": method} | METHODS[method], train=train)
+    run = execute(recipe, tmp_path / "run")
     check_training(run, made.teacher)
 
     answers, readable = with_plain_transformers(run.student, made.task)
@@ -145,14 +142,9 @@ def test_a_language_model_stays_tied_to_its_embeddings(family, tmp_path):
     special = {"vocab_size": len(tokenizer), "pad_token_id": None, "bos_token_id": 0, "eos_token_id": 0}
     tiny_model(family, problem="language_model", **special).save_pretrained(folder)
     (tmp_path / "corpus.txt").write_text("".join(f"{text}\n" for text, _ in sentences(60)))
-    values = {
-        "task": {"name": "text", "train": str(tmp_path / "corpus.txt"), "max_length": 16},
-        "teacher": {"model": str(folder)},
-        "student": {"from": "teacher", "keep": "first:2"},
-        "method": {"name": "kd"},
-        "train": {"max_steps": 2, "batch_size": 8, "save_total_limit": 2},
-    }
-    run = execute(load_recipe(values=values), tmp_path / "run")
+    task = {"name": "text", "train": str(tmp_path / "corpus.txt"), "max_length": 16}
+    recipe = tiny_recipe(task, folder, train={"max_steps": 2, "batch_size": 8, "save_total_limit": 2})
+    run = execute(recipe, tmp_path / "run")
     for file in (run.path / "checkpoints" / "checkpoint-2", run.student):
         tensors = load_file(file / "model.safetensors").values()
         assert sum(len(tensor) == len(tokenizer) for tensor in tensors) == 1
@@ -166,8 +158,7 @@ def test_a_language_model_stays_tied_to_its_embeddings(family, tmp_path):
 def check_training(run, teacher):
     """Check that two steps with finite losses changed most of the weights that were taken from the teacher."""
     assert run.metrics()["steps"] == 2
-    history = [json.loads(line) for line in (run.path / "history.jsonl").read_text().splitlines()]
-    losses = [value for entry in history for key, value in entry.items() if "loss" in key or "term/" in key]
+    losses = [value for entry in history(run.path) for key, value in entry.items() if "loss" in key or "term/" in key]
     assert losses and all(np.isfinite(value) for value in losses)
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (run.student, teacher))
     assert set(ours) < set(theirs)  # fewer blocks
