@@ -19,11 +19,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+from helpers.in_process import run_command
 from helpers.tiny_models import VOCAB, tiny_model
 from helpers.tiny_tables import WORDS, sentences, write_csv
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from limbeck.cli.main import main
 from limbeck.models.vocabulary import make_wordpiece
 
 
@@ -83,25 +83,14 @@ def quick_collection() -> Iterator[None]:
 
 
 @pytest.fixture()
-def command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., tuple[int, str]]:
-    """Run a command in this process; return its exit code and what it said on both streams, in one line.
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Run a command in this process and an empty folder; return its exit code and what it said, in one line.
 
     Importing torch and transformers takes another process longer than most commands: take this one, and ``limbeck``
     where the process itself is tested.
     """
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: Any) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["limbeck", *map(str, words)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        shown = capsys.readouterr()
-        assert "Traceback" not in shown.err
-        return int(caught.value.code or 0), " ".join((shown.out + shown.err).replace("│", " ").split())
-
-    return run
+    return run_command
 
 
 @pytest.fixture()

@@ -42,35 +42,41 @@ def recipe(values):
 
 
 HOLDER = """
-import time
 from pathlib import Path
 from limbeck._internal.locks import locked
 with locked(Path("run")):
     print("held", flush=True)
-    time.sleep(60)
+    input()
 """
 
 
 @pytest.fixture()
 def holder(tmp_path):
-    """Start another process that holds the lock of the folder ``run``."""
-    command = [sys.executable, "-c", HOLDER]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+    """Start another process that holds the lock of the folder ``run`` until it is given a line."""
+    command, pipe = [sys.executable, "-c", HOLDER], subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
 
 
 def test_two_processes_in_one_run_directory(values, recipe, command, holder, tmp_path):
-    """Refuse the second; the lock ends with its process, so that after a kill the next one can go on at once."""
     (tmp_path / "recipe.yaml").write_text(json.dumps(values()))
     code, said = command("distill", "recipe.yaml", "-o", "run")
     assert code == 1 and "Another process is writing into run" in said
+    holder.communicate("\n", timeout=60)
     assert not (tmp_path / "run").exists()  # neither of them has written anything
+    execute(recipe(max_steps=1), tmp_path / "run", show_data=False)
+    assert (tmp_path / "run" / "metrics.json").is_file()
+
+
+def test_the_lock_ends_with_its_process(recipe, holder, tmp_path):
+    """Let a killed run go on at once, however its process ended."""
+    with pytest.raises(RunError, match="Another process"):
+        execute(recipe(max_steps=1), tmp_path / "run", show_data=False)
     holder.kill()
     holder.wait()
     execute(recipe(max_steps=1), tmp_path / "run", show_data=False)
-    assert (tmp_path / "run" / "metrics.json").is_file()
 
 
 class Stop(TrainerCallback):

@@ -64,3 +64,19 @@ def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
     deadline = time.monotonic() + 120
     while process.poll() is None and not path.exists() and time.monotonic() < deadline:
         time.sleep(0.005)
+
+
+def kill_in(seconds: float, process: subprocess.Popen[Any]) -> None:
+    """Let a process go on for so long, and then SIGKILL it."""
+    try:
+        process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def remember(study: Path, snapshots: dict[str, tuple[str, int]]) -> None:
+    """Note the results that a study has, and check that those noted before are as they were: no run is done again."""
+    for file in study.glob("*/*/metrics.json"):
+        seen = (file.read_text(), file.stat().st_mtime_ns)
+        assert snapshots.setdefault(file.parent.name, seen) == seen
