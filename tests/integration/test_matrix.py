@@ -101,8 +101,10 @@ def setting(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) ->
 
 def combinations():
     for family, problem, method in product(FAMILIES, HEADS, METHODS):
-        usual = family == "bert" or method == "kd"
-        marks = () if usual else pytest.mark.slow
+        # each family goes to one process, which makes its teachers once
+        marks = [pytest.mark.xdist_group(f"matrix/{family}")]
+        if family != "bert" and method != "kd":
+            marks.append(pytest.mark.slow)
         yield pytest.param(family, problem, method, id=f"{family}-{problem}-{method}", marks=marks)
 
 
