@@ -61,7 +61,7 @@ def kill_after(path: Path, *words: Any, cwd: Path) -> bool:
 
 def wait_for(path: Path, process: subprocess.Popen[Any]) -> None:
     """Return when ``path`` exists, or the process has ended."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while process.poll() is None and not path.exists() and time.monotonic() < deadline:
         time.sleep(0.005)
 
