@@ -209,7 +209,7 @@ def test_gradient_accumulation_equals_the_larger_batch(table_files, teacher_fold
 PREPARED = """
 from limbeck import Objective, TaskLoss
 class Counting(TaskLoss):
-    def prepare(self, teacher, batches):
+    def prepare(self, teacher, batches, folder=None):
         self.rows = [sum(len(batch["labels"]) for batch in batches) for _ in range(2)]
         assert self.rows == [96, 96] and teacher is not None
         with open("prepared", "a") as file:
