@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# one process for each core, with one thread; each file of tests in one of them, in the order of their names: unit tests, the short ones, come last
-TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# One process for each core, with one thread. A file's tests stay in one process, so that its trained fixtures are made
+# once; tests/conftest.py forms these groups. They go in the order of their names: unit tests, the short ones, come last
+# and even out. "make test" takes at most ten minutes on two quiet cores.
+TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
 
 .PHONY: demo test test-all evidence-page lint clean
 
@@ -14,7 +16,7 @@ demo: $(READY)  ## fine-tune a teacher, distil students, print a table
 test: lint  ## lint, types, import contracts, and every test that is not slow
 	$(TESTS) -m "not slow" --durations=10
 
-test-all: lint  ## everything, slow tests included
+test-all: lint  ## everything: also the slow tests, such as the whole matrix of families and methods, and long kills
 	$(TESTS) --durations=20
 
 evidence-page: $(READY)  ## docs/evidence.md, its pictures and README's table of methods, from results/

@@ -1,12 +1,13 @@
-"""Fixtures that the whole suite shares; the helpers behind them are in tiny.py."""
+"""Provide what the whole suite shares: a tokenizer, a table, a teacher, and commands in this or another process."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-from helpers.tiny import VOCAB, WORDS, sentences, tiny_model, write_csv
-from transformers import AutoTokenizer
+from helpers.in_process import run_command
+from helpers.tiny_models import VOCAB, tiny_model
+from helpers.tiny_tables import WORDS, sentences, write_csv
+from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from limbeck.cli.main import main
 from limbeck.models.vocabulary import make_wordpiece
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep a file's tests in one process under ``--dist loadgroup``, unless they say which others they go with."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +54,7 @@ def table_files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def teacher_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> Path:
-    """A 4-layer BERT with a head for the labels of ``sentences``, as a plain checkpoint."""
+    """Save a 4-layer BERT with a head for the labels of ``sentences`` as a plain checkpoint."""
     folder = tmp_path_factory.mktemp("models") / "teacher"
     model = tiny_model("bert", depth=4)
     model.config.id2label = {0: "negative", 1: "positive"}
@@ -55,27 +64,45 @@ def teacher_folder(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: P
     return folder
 
 
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "corpus.txt"
+    path.write_text("".join(text + "\n" for text, _ in sentences(600, seed=7)))
+    return path
+
+
+@pytest.fixture(scope="session")
+def language_model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """Save a 4-layer BERT with a head for masked tokens."""
+    folder = tmp_path_factory.mktemp("models") / "lm"
+    AutoModelForMaskedLM.from_config(tiny_model("bert", depth=4).config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def quick_collection() -> Iterator[None]:
+    """Keep what is in memory out of the full garbage collection that ends every training, and takes longer than it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture()
-def command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> Callable[..., tuple[int, str]]:
-    """Run a command in this process; returns its exit code and what it said on both streams."""
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Run a command in this process and an empty folder; return its exit code and what it said, in one line.
+
+    Importing torch and transformers takes another process longer than most commands: take this one, and ``limbeck``
+    where the process itself is tested.
+    """
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: Any) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["limbeck", *map(str, words)])
-        with pytest.raises(SystemExit) as caught:
-            main()
-        shown = capsys.readouterr()
-        assert "Traceback" not in shown.err
-        return int(caught.value.code or 0), " ".join((shown.out + shown.err).replace("│", " ").split())
-
-    return run
+    return run_command
 
 
 @pytest.fixture()
 def limbeck(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the installed command in an empty folder, as a user would."""
+    """Run the installed command in a process of its own and an empty folder, as a user would."""
 
     def run(*words: Any, check: bool = True, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(

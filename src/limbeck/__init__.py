@@ -1,4 +1,4 @@
-"""limbeck: distil pre-trained language models through their hidden representations.
+"""Distil pre-trained language models through their hidden representations.
 
 ``__init__.pyi`` lists the public names; each is imported when it is first used, so that ``limbeck --help`` does not
 wait for torch.

@@ -19,7 +19,8 @@ from helpers.method_cases import (
     objective_for,
     tensors,
 )
-from helpers.tiny import ROOT, tiny_batch, tiny_model
+from helpers.paths import ROOT
+from helpers.tiny_models import tiny_batch, tiny_model
 
 from limbeck import METHODS, Distiller, Features, LearningTeacher, LiveTeacher, Pair, Wanted, load_recipe
 from limbeck.distillation.pair import ModelShape

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from helpers.fuzzed_inputs import HOW_MANY, LONG, TEXTS, damaged
-from helpers.tiny import sentences
+from helpers.tiny_tables import sentences
 
 CELLS = [
     *TEXTS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from helpers.tiny import sentences
+from helpers.tiny_tables import sentences
 
 NLI = ("entailment", "neutral", "contradiction")
 _BINARY = ("entailment", "not_entailment")

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from helpers.paths import ROOT as ROOT
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10, where pytest brings tomli
     import tomli as tomllib
 
-ROOT = Path(__file__).parents[2]
 PACKAGE = "limbeck"
 
 

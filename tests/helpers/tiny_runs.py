@@ -9,7 +9,9 @@ from typing import Any
 import yaml
 from transformers import AutoTokenizer
 
-from helpers.tiny import make_bpe, sentences, tiny_model, write_csv
+from helpers.tiny_models import tiny_model
+from helpers.tiny_tables import sentences, write_csv
+from helpers.tiny_tokenizers import make_bpe
 from limbeck import execute, load_recipe, load_task
 from limbeck.models.heads import label_config
 from limbeck.problems import Problem

@@ -10,7 +10,7 @@ import transformers
 import yaml
 
 from helpers.fuzzed_inputs import KD, STUDY
-from helpers.tiny import sentences, write_csv
+from helpers.tiny_tables import sentences, write_csv
 from helpers.watched_commands import Watched
 from limbeck import execute, load_recipe
 

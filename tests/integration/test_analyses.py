@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import read_json
+from helpers.saved_runs import read_json
 from helpers.tiny_runs import RUNS, recipe_of
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 

@@ -6,7 +6,8 @@ import os
 import sys
 
 import pytest
-from helpers.tiny import sentences, tiny_model, write_csv
+from helpers.tiny_models import tiny_model
+from helpers.tiny_tables import sentences, write_csv
 from transformers import AutoTokenizer
 
 from limbeck.cli.main import main

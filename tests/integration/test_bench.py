@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.tiny import read_json, tiny_model
+from helpers.saved_runs import read_json
+from helpers.tiny_models import tiny_model
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck.deploy.bench import bench

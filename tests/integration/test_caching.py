@@ -1,11 +1,10 @@
-"""Training from a cache of the teacher's features: the same as with the teacher itself, whatever happens on the way."""
+"""Train from a cache of the teacher's features as with the teacher itself, whatever happens on the way."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -15,9 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.killing import kill_after
-from helpers.tiny import sentences, table_task, tiny_model, write_csv
+from helpers.saved_runs import assert_same_weights, results
+from helpers.tiny_models import tiny_model
+from helpers.tiny_recipes import distill_words, recipe_values, table_task
+from helpers.tiny_tables import sentences, write_csv
 from safetensors import safe_open
-from safetensors.torch import load_file
 
 from limbeck import execute, load_recipe
 from limbeck.distillation import feature_cache as cache_module
@@ -40,24 +41,21 @@ TRAIN |= {"eval_strategy": "no", "save_strategy": "no"}
 
 @pytest.fixture()
 def values(table_files, teacher_folder):
-    """A recipe's values, with some of them changed: ``values("kd", cache=folder)``."""
+    """Return a recipe's values, with some of them changed: ``values("kd", cache=folder)``."""
 
     def make(method="kd", train=None, task=None, **teacher):
-        teacher = {"model": str(teacher_folder)} | {key: str(value) for key, value in teacher.items()}
-        return {
-            "task": table_task(table_files) | (task or {}),
-            "teacher": teacher,
-            "student": {"from": "teacher", "keep": "first:2"},
-            "method": {"name": method} | OPTIONS.get(method, {}),
-            "train": TRAIN | (train or {}),
-        }
+        block = {"name": method} | OPTIONS.get(method, {})
+        task = table_task(table_files) | (task or {})
+        values = recipe_values(task, teacher_folder, block, train=TRAIN | (train or {}))
+        values["teacher"] |= {key: str(value) for key, value in teacher.items()}
+        return values
 
     return make
 
 
 @pytest.fixture(scope="module")
 def teacher_folder(tmp_path_factory, tokenizer):
-    """Its weights are large, so that texts and layers differ in their features as those of a trained model do."""
+    """Save a teacher with large weights, so that texts and layers differ in their features as in a trained model."""
     folder = tmp_path_factory.mktemp("models") / "teacher"
     save(tiny_model("bert", depth=4, **LARGE, **LABELS), tokenizer, folder)
     return folder
@@ -69,10 +67,10 @@ def save(model, tokenizer, folder):
 
 
 class Passes(list):
-    """What live teachers were run for: (ids, wanted) of each call on training data."""
+    """Hold what live teachers were run for: (ids, wanted) of each call on training data."""
 
     def count(self):
-        """How often each tensor of each example was computed."""
+        """Return how often each tensor of each example was computed."""
         return Counter((name, i) for ids, wanted in self for name in wanted.names() for i in ids)
 
     def names(self):
@@ -101,18 +99,12 @@ def small_shards(monkeypatch):
 
 @pytest.fixture()
 def always(monkeypatch):
-    """``auto`` takes running a teacher to be very slow, so that a cache pays in every job that may have one."""
+    """Let ``auto`` take running a teacher to be very slow, so that a cache pays in every job that may have one."""
     monkeypatch.setattr(caching, "_FLOPS", {"cpu": 1.0, "cuda": 1.0})
 
 
-def words(table_files, teacher, *more):
-    """The options of ``distill`` and ``cache`` for the same job as ``values``."""
-    task = [f"task.{key}={value}" for key, value in table_task(table_files).items() if key != "name"]
-    return ["--task", "table", *task, "--teacher", teacher, "--keep", "first:2", "--batch-size", 16, *more]
-
-
 def curve(run):
-    """Every logged loss, term by term, of all stages."""
+    """Return every logged loss, term by term, of all stages."""
     folders = [*sorted(run.path.glob("stage-*")), run.path]
     lines = [line for folder in folders for line in (folder / "history.jsonl").read_text().splitlines()]
     return [
@@ -123,7 +115,7 @@ def curve(run):
 
 
 def difference(ours, theirs):
-    """The largest difference of the losses and their terms, relative to the loss; both runs logged the same."""
+    """Return the largest difference of losses and terms, relative to the loss, of two runs that logged the same."""
     assert [entry.keys() for entry in ours] == [entry.keys() for entry in theirs] and ours
     assert all(math.isfinite(value) for entry in ours for value in entry.values())
     return max(
@@ -131,23 +123,6 @@ def difference(ours, theirs):
         for entry, other in zip(ours, theirs, strict=True)
         for key in entry.keys() - {"grad_norm"}
     )
-
-
-def results(run):
-    found = run.metrics()
-    found.pop("train_seconds")
-    return found
-
-
-def weights(run):
-    return load_file(run.student / "model.safetensors")
-
-
-def assert_same_weights(ours, theirs):
-    ours, theirs = weights(ours), weights(theirs)
-    assert ours.keys() == theirs.keys()
-    for name, tensor in ours.items():
-        assert torch.equal(tensor, theirs[name]), name
 
 
 def shards(folder, name="*"):
@@ -163,7 +138,7 @@ def contents(folder):
 
 
 def features(folder):
-    """Every cached tensor, whose file must be whole."""
+    """Return every cached tensor; each file must be whole."""
     found = {}
     for file in shards(folder):
         with safe_open(file, "pt") as opened:
@@ -197,12 +172,12 @@ def test_the_loss_curve_is_that_of_the_live_teacher(method, values, passes, smal
     assert len(curve(live)) == steps
     assert difference(curve(built), curve(live)) < 1e-5
     assert curve(live)[0]["loss"] != curve(live)[-1]["loss"]
-    assert results(built)["teacher"]["metrics"] == results(live)["teacher"]["metrics"]
+    assert results(built.path)["teacher"]["metrics"] == results(live.path)["teacher"]["metrics"]
     if method in ("fsd", "tinybert"):  # with a pass before training, and with two stages
         passes.clear()
         read = execute(load_recipe(values=values(method, cache=tmp_path / "cache")), tmp_path / "read")
-        assert not passes and curve(read) == curve(built) and results(read) == results(built)
-        assert_same_weights(read, built)
+        assert not passes and curve(read) == curve(built) and results(read.path) == results(built.path)
+        assert_same_weights(read.path, built.path)
 
 
 @pytest.mark.parametrize("method", ["kd", "fcd"])
@@ -219,7 +194,7 @@ def test_half_precision_stays_close(method, values, tmp_path):
     [("regression", ["1.5", "0.25", "3.75"], 1, "ics"), ("multi_label", ["a;b", "b", "a"], 2, "fsd")],
 )
 def test_regression_and_multi_label(problem, labels, num_labels, method, values, tokenizer, tmp_path):
-    """Without a validation file: a tenth of the rows is held out, so that ids are not row numbers."""
+    """Train without a validation file: a tenth of the rows is held out, so that ids are not row numbers."""
     rows = [(text, labels[i % 3]) for i, (text, _) in enumerate(sentences(48))]
     train = write_csv(tmp_path / "train.csv", rows)
     save(tiny_model("bert", depth=3, num_labels=num_labels, **LARGE), tokenizer, tmp_path / "teacher")
@@ -231,7 +206,7 @@ def test_regression_and_multi_label(problem, labels, num_labels, method, values,
         runs.append(execute(load_recipe(values=blocks), tmp_path / f"run-{len(runs)}"))
     assert difference(curve(runs[1]), curve(runs[0])) < 1e-5
     assert shards(tmp_path / "cache")
-    teachers = [results(run)["teacher"] for run in runs]
+    teachers = [results(run.path)["teacher"] for run in runs]
     assert teachers[1]["metrics"] == pytest.approx(teachers[0]["metrics"], rel=1e-6)
     assert teachers[1]["agreement"] == pytest.approx(teachers[0]["agreement"], rel=1e-6)
 
@@ -279,7 +254,7 @@ def test_a_second_method_adds_only_its_own_tensors(values, passes, tmp_path):
 def test_one_command_caches_for_all_methods(command, values, passes, table_files, teacher_folder, tmp_path):
     some = ["kd", "fcd", "ics", "minilmv2", "tinybert"]
     several = [word for method in some for word in ("--method", method)]
-    code, said = command("cache", *words(table_files, teacher_folder, *several), "-o", "cache")
+    code, said = command("cache", *distill_words(table_files, teacher_folder, *several), "-o", "cache")
     assert code == 0 and "teacher.cache=cache" in said
     assert set(passes.count().values()) == {1} and {i for _, i in passes.count()} == set(IDS)
     assert len(passes) == 6  # one pass in batches of 16, whatever the number of methods
@@ -288,7 +263,7 @@ def test_one_command_caches_for_all_methods(command, values, passes, table_files
     for method in some:
         execute(load_recipe(values=values(method, {"max_steps": 2}, cache=tmp_path / "cache")), tmp_path / method)
     assert not passes
-    code, _ = command("cache", *words(table_files, teacher_folder, *several), "-o", "cache")
+    code, _ = command("cache", *distill_words(table_files, teacher_folder, *several), "-o", "cache")
     assert code == 0 and not passes  # again, for nothing
 
 
@@ -339,7 +314,7 @@ def test_a_damaged_cache_is_repaired_by_the_run(values, passes, small_shards, ca
     again = execute(load_recipe(values=values("fcd", few, cache=cache)), tmp_path / "again")
     assert all(file.name in caplog.text for file in damaged)
     assert passes.names() == {"hidden.2"} and set(passes.count().values()) == {1} and len(passes.count()) < 60
-    assert_same_weights(again, whole)
+    assert_same_weights(again.path, whole.path)
     assert all(torch.equal(good[name], tensor) for name, tensor in features(cache).items())
 
 
@@ -351,15 +326,15 @@ def test_a_cache_of_another_teacher_is_refused(
     before = contents(tmp_path / "cache")
     passes.clear()
     settings = ["--method", "kd", "teacher.cache=cache", "train.max_steps=1"]
-    code, said = command("distill", *words(table_files, tmp_path / "other", *settings), "-o", "teacher")
+    code, said = command("distill", *distill_words(table_files, tmp_path / "other", *settings), "-o", "teacher")
     assert code == 1 and "teacher's weights" in said and "cache" in said
     # with the right teacher but other data, length or type
     shorter = ["task.max_length=12"]
     fewer = [f"task.train={write_csv(tmp_path / 'fewer.csv', sentences(95))}"]
     for changes, named in ((shorter, "max_length"), (fewer, "data"), (["teacher.cache_dtype=float16"], "dtype")):
-        code, said = command("distill", *words(table_files, teacher_folder, *settings), *changes, "-o", named)
+        code, said = command("distill", *distill_words(table_files, teacher_folder, *settings), *changes, "-o", named)
         assert code == 1 and named in said, said
-    code, said = command("cache", *words(table_files, tmp_path / "other", "--method", "kd", "-o", "cache"))
+    code, said = command("cache", *distill_words(table_files, tmp_path / "other", "--method", "kd", "-o", "cache"))
     assert code == 1 and "teacher" in said
     assert contents(tmp_path / "cache") == before and not passes
 
@@ -441,7 +416,7 @@ def test_a_method_that_asks_nothing_of_its_teacher_needs_no_cache(values, tmp_pa
 
 
 def test_the_cache_is_of_the_training_data_alone(values, passes, table_files, tmp_path):
-    """Another validation file changes nothing, and nothing is lost at the end of the training."""
+    """Change the validation file, which changes nothing; nothing is lost at the end of the training."""
     few, other = {"max_steps": 2}, write_csv(tmp_path / "other.csv", sentences(30, seed=9))
     cache = tmp_path / "cache"
     execute(load_recipe(values=values("kd", few, cache=cache)), tmp_path / "first")
@@ -449,7 +424,7 @@ def test_the_cache_is_of_the_training_data_alone(values, passes, table_files, tm
     task = {"validation": str(other)}
     run = execute(load_recipe(values=values("kd", few, task, cache=cache)), tmp_path / "second")
     live = execute(load_recipe(values=values("kd", few, task, cache="off")), tmp_path / "live")
-    assert results(run)["examples"] == 30 and results(run)["teacher"] == results(live)["teacher"]
+    assert results(run.path)["examples"] == 30 and results(run.path)["teacher"] == results(live.path)["teacher"]
     assert {len(ids) for ids, _ in passes} == {16} and len(passes) == 2  # of the live run
 
 
@@ -536,13 +511,13 @@ def test_stopped_and_resumed_equals_uninterrupted(where, stop, values, always, p
     broken = execute(recipe, tmp_path / "broken", resume=True)
     if stop > 4 or where == "cache":  # otherwise there was no checkpoint, and it starts anew as it can
         assert not passes
-        assert_same_weights(broken, whole)
-        assert curve(broken) == curve(whole) and results(broken) == results(whole)
+        assert_same_weights(broken.path, whole.path)
+        assert curve(broken) == curve(whole) and results(broken.path) == results(whole.path)
     assert not (broken.path / "teacher-cache").exists()
 
 
 def test_a_live_stage_after_a_cached_one_stays_live_when_resumed(values, always, passes, stopping, tmp_path):
-    """Stages share the folder of ``auto``; that it is there does not mean that this stage reads it."""
+    """Resume where stages share the folder of ``auto``; that it is there does not mean that this stage reads it."""
     blocks = values("tinybert", {"save_steps": 2, "save_strategy": "steps"})
     blocks["stages"] = [
         {"method": {"name": "tinybert", "stage": "intermediate"}, "train": {"epochs": 3}},
@@ -556,7 +531,7 @@ def test_a_live_stage_after_a_cached_one_stays_live_when_resumed(values, always,
     passes.clear()
     broken = execute(recipe, tmp_path / "broken", resume=True)
     assert sorted(len(ids) for ids, _ in passes) == [16] * 4  # the steps after the checkpoint, and no pass of its own
-    assert_same_weights(broken, whole)
+    assert_same_weights(broken.path, whole.path)
 
 
 # Padding
@@ -589,7 +564,7 @@ def test_every_training_batch_is_as_wide_as_max_length(values, monkeypatch, tmp_
 
 @pytest.mark.parametrize("method", ["fsd", "fcd", "minilmv2"])
 def test_padding_does_not_change_the_loss(method, values, tokenizer, tmp_path):
-    """One batch holds all, so that both paddings see the same examples; no dropout, which depends on the width."""
+    """Hold all in one batch, so that both paddings see the same examples; no dropout, which depends on the width."""
     quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     save(tiny_model("bert", depth=4, **LARGE, **LABELS, **quiet), tokenizer, tmp_path / "teacher")
     curves = []
@@ -608,7 +583,7 @@ def test_a_padded_run_resumes_to_the_same_weights(values, stopping, tmp_path):
     stopping(10)
     with pytest.raises(Stopped):
         execute(recipe, tmp_path / "broken")
-    assert_same_weights(execute(recipe, tmp_path / "broken", resume=True), whole)
+    assert_same_weights(execute(recipe, tmp_path / "broken", resume=True).path, whole.path)
 
 
 def test_one_cache_for_both_paddings(values, passes, tmp_path):
@@ -625,7 +600,7 @@ def test_one_cache_for_both_paddings(values, passes, tmp_path):
 def test_too_little_space_is_one_message(command, monkeypatch, table_files, teacher_folder, tmp_path):
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2000))
-    job = words(table_files, teacher_folder, "--method", "fcd")
+    job = distill_words(table_files, teacher_folder, "--method", "fcd")
     code, said = command("cache", *job, "-o", "cache")
     assert code == 1 and said.count("Error:") == 1 and "free" in said
     assert not shards(tmp_path / "cache")
@@ -635,7 +610,7 @@ def test_too_little_space_is_one_message(command, monkeypatch, table_files, teac
 
 @pytest.fixture()
 def small_disk(tmp_path):
-    """A file system with little room, and a function that gives it more."""
+    """Mount a file system with little room; return it with a function that gives it more."""
     disk = tmp_path / "disk"
     disk.mkdir()
 
@@ -653,13 +628,13 @@ def small_disk(tmp_path):
 def test_a_disk_that_fills_up(
     stop, command, small_disk, values, passes, small_shards, monkeypatch, table_files, teacher_folder, tmp_path
 ):
-    """Other programs write too: there was room at the start."""
+    """Fill a disk that had room at the start: other programs write too."""
     disk, enlarge = small_disk
     folder = disk / "cache"
     usage = shutil.disk_usage(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10**9))
-        job = words(table_files, teacher_folder, "--method", "fcd")
+        job = distill_words(table_files, teacher_folder, "--method", "fcd")
         if stop == "cache":
             code, said = command("cache", *job, "-o", folder)
         else:
@@ -685,7 +660,8 @@ def test_a_disk_that_fills_up(
 SLOW = """
 import time
 from pathlib import Path
-from limbeck import METHODS, cache
+from limbeck import METHODS
+from limbeck.distillation import feature_cache as cache
 from limbeck.distillation.teachers import LiveTeacher
 cache.TOKENS_IN_A_SHARD = 100
 real = LiveTeacher.__call__
@@ -702,7 +678,7 @@ def fcd(pair):
 @pytest.mark.chaos
 def test_a_killed_command_continues(command, values, passes, table_files, teacher_folder, small_shards, tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
-    job = words(table_files, teacher_folder, "-o", "cache")
+    job = distill_words(table_files, teacher_folder, "-o", "cache")
     moment = tmp_path / "cache" / "hidden.4-00002.safetensors"
     assert kill_after(moment, "cache", *job, "method.name=slow:fcd", cwd=tmp_path)
     before = contents(tmp_path / "cache")
@@ -837,17 +813,19 @@ assert not noted() and not (broken / "teacher-cache").exists()
 """
 
 
+SEED = 0  # of the moments at which processes are killed
+
+
 def run_forks(program, values, folder):
     folder.mkdir()
-    seed = random.randrange(10**6)
     done = subprocess.run(
-        [sys.executable, "-c", FORKS + program, json.dumps(values), str(folder), str(seed)],
+        [sys.executable, "-c", FORKS + program, json.dumps(values), str(folder), str(SEED)],
         capture_output=True,
         text=True,
         timeout=120,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    assert done.returncode == 0, f"seed {seed}: {done.stdout}{done.stderr}"
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 
 
@@ -863,5 +841,5 @@ def test_a_run_killed_with_auto_equals_the_uninterrupted_one(values, tmp_path):
     train = {"epochs": 5, "save_strategy": "steps", "save_steps": 4}
     run_forks(TRAIN_AND_KILL, values("fcd", train), tmp_path / "work")
     whole, broken = (RunDirectory(tmp_path / "work" / name) for name in ("whole", "broken"))
-    assert_same_weights(broken, whole)
-    assert curve(broken) == curve(whole) and results(broken) == results(whole)
+    assert_same_weights(broken.path, whole.path)
+    assert curve(broken) == curve(whole) and results(broken.path) == results(whole.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from helpers.tiny import sentences
+from helpers.tiny_tables import sentences
 
 from limbeck import demo
 from limbeck.errors import DataError

@@ -1,45 +1,40 @@
-"""The main job through the command line, on tiny models: train, save, reload, resume."""
+"""Do the main job through the command line, on tiny models: train, save, reload, resume."""
 
 from __future__ import annotations
 
 import csv
-import json
 import shutil
-import signal
-import subprocess
 import sys
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers.killing import kill_after, wait_for
-from helpers.tiny import ROOT, SIZES, read_json, sentences, table_task, tiny_model, write_csv
+from helpers.paths import ROOT
+from helpers.saved_runs import history, read_json, results, student_weights
+from helpers.tiny_models import tiny_model
+from helpers.tiny_recipes import distill_words, table_words, tiny_recipe
+from helpers.tiny_tables import sentences, write_csv
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from limbeck import METHODS, execute, load_recipe
+from limbeck import METHODS, execute
 from limbeck.errors import ModelError
 from limbeck.runs.directory import RunDirectory
 
 LABELS = {"id2label": {0: "negative", 1: "positive"}, "label2id": {"negative": 0, "positive": 1}}
 
 
-def words(table_files, teacher, *more):
-    train, dev = table_files
-    task = [f"task.train={train}", f"task.validation={dev}", "task.text=text", "task.label=label", "task.max_length=16"]
-    return ["distill", "--task", "table", *task, "--teacher", teacher, "--keep", "first:2", "--batch-size", "16", *more]
-
-
-def test_distil_then_reload_with_plain_transformers(limbeck, table_files, teacher_folder, tmp_path):
-    done = limbeck(*words(table_files, teacher_folder, "--method", "kd", "--epochs", "1", "-o", "run"))
+def test_distil_then_reload_with_plain_transformers(limbeck, command, table_files, teacher_folder, tmp_path):
+    words = distill_words(table_files, teacher_folder, "--method", "kd", "--epochs", "1", "-o", "run")
+    done = limbeck("distill", *words)
     assert "accuracy" in done.stdout and "agreement with teacher" in done.stdout
     run = tmp_path / "run"
     names = {path.name for path in run.iterdir()}
     expected = {"recipe.yaml", "environment.json", "history.jsonl", "metrics.json", "predictions.parquet", "student"}
     assert names == expected
 
-    limbeck("predict", "run", table_files[1], "-o", "predicted.csv")
+    assert command("predict", "run", table_files[1], "-o", "predicted.csv")[0] == 0
     with (tmp_path / "predicted.csv").open() as file:
         rows = list(csv.DictReader(file))
     model = AutoModelForSequenceClassification.from_pretrained(run / "student").eval()
@@ -58,122 +53,64 @@ def test_distil_then_reload_with_plain_transformers(limbeck, table_files, teache
     metrics = read_json(run / "metrics.json")
     correct = np.array(saved["prediction"]) == np.array(saved["label"])
     assert metrics["score"] == pytest.approx(correct.mean())
-    evaluated = limbeck("evaluate", "run")
-    assert f"{100 * metrics['score']:.2f}" in evaluated.stdout
-    plain = limbeck(
-        *("evaluate", run / "student", "--task", "table", f"task.train={table_files[0]}"),
-        *(f"task.validation={table_files[1]}", "task.text=text", "task.label=label"),
-    )
-    assert f"{100 * metrics['score']:.2f}" in plain.stdout
+    assert f"{100 * metrics['score']:.2f}" in command("evaluate", "run")[1]
+    assert f"{100 * metrics['score']:.2f}" in command("evaluate", run / "student", *table_words(table_files))[1]
 
 
-def test_finetune_makes_a_teacher_that_learns(limbeck, tmp_path, tokenizer_folder):
+def test_finetune_makes_a_teacher_that_learns(command, tmp_path, tokenizer_folder):
     train = write_csv(tmp_path / "train.csv", sentences(600))
     task = [f"task.train={train}", "task.text=text", "task.label=label"]
     student = f"student={{config: {{model_type: bert, hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, \
 intermediate_size: 64, max_position_embeddings: 128}}, tokenizer: {tokenizer_folder}}}"
-    limbeck("finetune", "table", *task, student, "--epochs", "12", "--learning-rate", "5e-3", "-o", "teacher")
+    words = ["finetune", "table", *task, student, "--epochs", "12", "--learning-rate", "5e-3"]
+    assert command(*words, "-o", "teacher")[0] == 0
     metrics = read_json(tmp_path / "teacher" / "metrics.json")
     assert metrics["score"] > 0.9
     assert "teacher" not in metrics
-    history = [
-        line for line in (tmp_path / "teacher" / "history.jsonl").read_text().splitlines() if "term/task" in line
-    ]
-    assert len(history) >= 10
+    assert sum("term/task" in line for line in history(tmp_path / "teacher")) >= 10
 
 
 MODULE = (ROOT / "docs" / "your-own-method.md").read_text().partition("```python\n")[2].partition("```")[0]
 
 
-def test_a_method_of_ones_own(limbeck, table_files, teacher_folder, tmp_path):
+def test_a_method_of_ones_own(limbeck, command, table_files, teacher_folder, tmp_path, monkeypatch):
     assert sum(bool(line) for line in MODULE.splitlines()) == 10
+    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "my_module.py").write_text(MODULE)
     own = ["method.name=my_module:my_method", "method.beta=0.5"]
-    done = limbeck(*words(table_files, teacher_folder, *own, "train.max_steps=2", "-o", "run"))
-    assert "L = 1·task + 0.5·hint" in done.stderr
+    words = ["distill", *distill_words(table_files, teacher_folder)]
+    code, said = command(*words, *own, "train.max_steps=2", "-o", "run")
+    assert code == 0 and "L = 1·task + 0.5·hint" in said
     assert "beta: 0.5" in (tmp_path / "run" / "recipe.yaml").read_text()
-    elsewhere = tmp_path / "elsewhere"  # where my_module.py is not
+    elsewhere = tmp_path / "elsewhere"  # where my_module.py is not, in a process that has not imported it
     elsewhere.mkdir()
     assert "accuracy" in limbeck("evaluate", tmp_path / "run", cwd=elsewhere).stdout
-    wrong = limbeck(*words(table_files, teacher_folder, *own, "method.gamma=1", "-o", "run2"), check=False)
-    assert "method.gamma: Unknown key 'gamma'" in wrong.stderr
-    missing = limbeck(*words(table_files, teacher_folder, "method.name=my_module:my_metod"), check=False)
-    assert "Did you mean 'my_method'" in missing.stderr
-
-
-SLOW = """
-import time
-from limbeck import METHODS, Needs, Objective, SoftLogits, TaskLoss, Wanted, projector
-class Slow(SoftLogits):
-    def __init__(self, pair):
-        super().__init__(pair.problem, 2.0)
-        self.project = projector(pair.num_labels, 3)
-    def forward(self, student, teacher, batch):
-        time.sleep(0.03)
-        return super().forward(student, teacher, batch) + self.project(student.logits).square().mean()
-def slow(pair):
-    return Objective(task=(1.0, TaskLoss(pair)), slow=(1.0, Slow(pair)))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.chaos
-def test_killed_and_resumed_equals_uninterrupted(limbeck, table_files, teacher_folder, tmp_path):
-    (tmp_path / "slow.py").write_text(SLOW)
-    settings = ["method.name=slow:slow", "train.max_steps=26", "train.save_steps=4", "train.eval_steps=6"]
-    command = words(table_files, teacher_folder, *settings)
-    limbeck(*command, "-o", "whole")
-    killed = 0
-    for stop_after in (4, 12, 20):  # inside the first epoch (6 steps), later, and near the end
-        state = tmp_path / "broken" / "checkpoints" / f"checkpoint-{stop_after}" / "trainer_state.json"
-        killed += kill_after(state, *command, "-o", "broken", "--resume", cwd=tmp_path)
-    assert killed == 3
-    refused = limbeck(*command, "-o", "broken", check=False)
-    assert "already holds an unfinished run" in refused.stderr
-    done = limbeck(*command, "-o", "broken", "--resume")
-    assert "Resuming from" in done.stderr
-    whole, broken = (load_file(tmp_path / name / "student" / "model.safetensors") for name in ("whole", "broken"))
-    assert whole.keys() == broken.keys()
-    for name, tensor in whole.items():
-        assert torch.equal(tensor, broken[name]), name
-    whole, broken = (read_json(tmp_path / name / "metrics.json") for name in ("whole", "broken"))
-    whole.pop("train_seconds"), broken.pop("train_seconds")
-    assert whole == broken
+    code, said = command(*words, *own, "method.gamma=1", "-o", "run2")
+    assert code == 1 and "method.gamma: Unknown key 'gamma'" in said
+    code, said = command(*words, "method.name=my_module:my_metod")
+    assert code == 1 and "Did you mean 'my_method'" in said
 
 
 def test_a_trained_memory_is_checkpointed_and_not_exported(table_files, teacher_folder, tmp_path):
-    """FSD: stop after two steps, resume, and compare with a run that was never stopped."""
+    """Stop FSD after two steps, resume, and compare with a run that was never stopped."""
     method = {"name": "fsd", "memory": 8}
     train = {"max_steps": 4, "batch_size": 16, "save_steps": 2, "save_total_limit": 9}
-    whole = execute(recipe(table_files, teacher_folder, method=method, train=train), tmp_path / "whole")
+    recipe = tiny_recipe(table_files, teacher_folder, method, train=train)
+    whole = execute(recipe, tmp_path / "whole")
     saved = load_file(whole.path / "checkpoints" / "checkpoint-4" / "model.safetensors")
     memory = saved["objective.terms.memory.student_memory"]
     assert memory.shape[0] == 8 and memory.requires_grad is False
     start = load_file(whole.path / "checkpoints" / "checkpoint-2" / "model.safetensors")
     assert not torch.equal(memory, start["objective.terms.memory.student_memory"])  # it is trained
-    assert not any("memory" in name for name in load_file(whole.student / "model.safetensors"))
+    assert not any("memory" in name for name in student_weights(whole.path))
 
     shutil.copytree(whole.path, tmp_path / "broken")
     for name in ("checkpoints/checkpoint-4", "student"):
         shutil.rmtree(tmp_path / "broken" / name)
     (tmp_path / "broken" / "metrics.json").unlink()
-    broken = execute(recipe(table_files, teacher_folder, method=method, train=train), tmp_path / "broken", resume=True)
+    broken = execute(recipe, tmp_path / "broken", resume=True)
     resumed = load_file(broken.path / "checkpoints" / "checkpoint-4" / "model.safetensors")
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in saved.items())
-
-
-@pytest.mark.chaos
-def test_ctrl_c_says_how_to_continue(table_files, teacher_folder, tmp_path):
-    (tmp_path / "slow.py").write_text(SLOW)
-    command = words(table_files, teacher_folder, "method.name=slow:slow", "train.max_steps=5000", "-o", "run")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "limbeck", *map(str, command)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
-    wait_for(tmp_path / "run" / "history.jsonl", process)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "--resume continues run" in err and "Traceback" not in err
 
 
 def test_an_incomplete_checkpoint_is_not_used(tmp_path):
@@ -196,22 +133,9 @@ def test_an_incomplete_checkpoint_is_not_used(tmp_path):
     assert last_checkpoint(tmp_path / "nowhere") is None
 
 
-@pytest.mark.parametrize("family", SIZES)
-def test_every_family_distils_into_its_own_layers(family, table_files, tokenizer, tmp_path):
-    teacher = tiny_model(family, depth=3, **LABELS)
-    teacher.save_pretrained(tmp_path / "teacher")
-    tokenizer.save_pretrained(tmp_path / "teacher")
-    run = execute(
-        recipe(table_files, tmp_path / "teacher", student={"from": "teacher", "keep": "first:2"}), tmp_path / "run"
-    )
-    student = AutoModelForSequenceClassification.from_pretrained(run.student)
-    assert student.config.num_hidden_layers == 2
-    assert 0 <= run.metrics()["score"] <= 1
-
-
 def test_a_student_of_another_family_and_width(table_files, teacher_folder, tmp_path):
     config = {"model_type": "distilbert", "n_layers": 1, "dim": 16, "n_heads": 2, "hidden_dim": 32}
-    run = execute(recipe(table_files, teacher_folder, student={"config": config}), tmp_path / "run")
+    run = execute(tiny_recipe(table_files, teacher_folder, student={"config": config}), tmp_path / "run")
     assert read_json(run.student / "config.json")["model_type"] == "distilbert"
     assert read_json(run.student / "config.json")["id2label"] == {"0": "negative", "1": "positive"}
 
@@ -222,23 +146,20 @@ def test_every_method_with_a_student_of_another_family_and_width(name, table_fil
     options = {"ics": {"projector": True}, "fsd": {"memory": 8}, "fsd_g": {"memory": 8}}
     if name in ("tinybert", "minilm"):  # they compare attention head by head
         config["n_heads"] = 4
-    values = recipe(
-        table_files, teacher_folder, student={"config": config}, method={"name": name} | options.get(name, {})
-    )
+    method = {"name": name} | options.get(name, {})
+    values = tiny_recipe(table_files, teacher_folder, method, student={"config": config})
     if name in ("theseus", "reptiledistil"):  # they put blocks of one model in the place of the other's
         with pytest.raises(ModelError, match="of one family, width and number of heads"):
             execute(values, tmp_path / "run")
         return
     run = execute(values, tmp_path / "run")
-    assert all(
-        key.startswith(("distilbert.", "pre_", "classifier.")) for key in load_file(run.student / "model.safetensors")
-    )
+    assert all(key.startswith(("distilbert.", "pre_", "classifier.")) for key in student_weights(run.path))
     assert "loss" in (run.path / "history.jsonl").read_text()
 
 
 def test_a_run_ends_early_where_it_is_not_worth_finishing(table_files, teacher_folder, tmp_path):
     train = {"epochs": 3, "batch_size": 16, "learning_rate": 1e-3}
-    wanted = recipe(table_files, teacher_folder, train=train)
+    wanted = tiny_recipe(table_files, teacher_folder, train=train)
     asked = []
 
     def after_two(scores, maximise):
@@ -254,10 +175,7 @@ def test_a_run_ends_early_where_it_is_not_worth_finishing(table_files, teacher_f
     execute(wanted, tmp_path / "run", resume=True, stop=lambda scores, maximise: False)
     assert run.finished and not (run.path / "pruned.json").exists()
     execute(wanted, tmp_path / "whole")
-    results = [RunDirectory(tmp_path / name).metrics() for name in ("run", "whole")]
-    for metrics in results:
-        metrics.pop("train_seconds")
-    assert results[0] == results[1]
+    assert results(tmp_path / "run") == results(tmp_path / "whole")
 
 
 def test_the_majority_baseline_is_the_most_frequent_training_label(table_files, teacher_folder, tmp_path):
@@ -265,24 +183,13 @@ def test_the_majority_baseline_is_the_most_frequent_training_label(table_files, 
         tmp_path / "few.csv", [("a good day", "positive"), ("a bad day", "negative")] * 4 + [("good", "positive")]
     )
     task = {"name": "table", "train": str(few), "validation": str(table_files[1]), "text": "text", "label": "label"}
-    run = execute(recipe(table_files, teacher_folder, task=task | {"max_length": 16}), tmp_path / "run")
+    run = execute(tiny_recipe(task | {"max_length": 16}, teacher_folder), tmp_path / "run")
     labels = [label for _, label in sentences(40, seed=1)]
     assert run.metrics()["majority"]["accuracy"] == pytest.approx(labels.count("positive") / 40)
 
 
-def recipe(table_files, teacher, **blocks):
-    values = {
-        "task": table_task(table_files),
-        "teacher": {"model": str(teacher)},
-        "student": {"from": "teacher", "keep": "first:2"},
-        "method": {"name": "kd"},
-        "train": {"max_steps": 2, "batch_size": 16},
-    }
-    return load_recipe(values=values | blocks)
-
-
 def test_gradient_accumulation_equals_the_larger_batch(table_files, teacher_folder, tmp_path):
-    """Needs dropout off and batches of equal content: one epoch's worth of one batch."""
+    """Compare with dropout off and batches of equal content: one epoch's worth of one batch."""
     teacher = tiny_model("bert", depth=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, **LABELS)
     teacher.save_pretrained(tmp_path / "teacher")
     AutoTokenizer.from_pretrained(teacher_folder).save_pretrained(tmp_path / "teacher")
@@ -293,8 +200,8 @@ def test_gradient_accumulation_equals_the_larger_batch(table_files, teacher_fold
     ):
         # plain SGD, so that the step is proportional to the gradient
         train |= {"optim": "sgd", "learning_rate": 0.1, "warmup_steps": 0, "max_grad_norm": 0.0}
-        run = execute(recipe(table_files, tmp_path / "teacher", train=train), tmp_path / name)
-        weights.append(load_file(run.student / "model.safetensors"))
+        run = execute(tiny_recipe(table_files, tmp_path / "teacher", train=train), tmp_path / name)
+        weights.append(student_weights(run.path))
     moved = 0.0
     start = load_file(tmp_path / "teacher" / "model.safetensors")
     for name, tensor in weights[0].items():
@@ -307,7 +214,7 @@ def test_gradient_accumulation_equals_the_larger_batch(table_files, teacher_fold
 PREPARED = """
 from limbeck import Objective, TaskLoss
 class Counting(TaskLoss):
-    def prepare(self, teacher, batches):
+    def prepare(self, teacher, batches, folder=None):
         self.rows = [sum(len(batch["labels"]) for batch in batches) for _ in range(2)]
         assert self.rows == [96, 96] and teacher is not None
         with open("prepared", "a") as file:
@@ -320,24 +227,24 @@ def counting(pair):
 def test_prepare_sees_every_batch_once_before_training(table_files, teacher_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prepared_method.py").write_text(PREPARED)
-    execute(recipe(table_files, teacher_folder, method={"name": "prepared_method:counting"}), tmp_path / "run")
+    execute(tiny_recipe(table_files, teacher_folder, method={"name": "prepared_method:counting"}), tmp_path / "run")
     assert (tmp_path / "prepared").read_text() == "once "
 
 
 def test_the_same_recipe_gives_the_same_weights(table_files, teacher_folder, tmp_path):
     config = {"num_hidden_layers": 2, "hidden_size": 16}  # new random weights, new order of the data, dropout
-    same = [recipe(table_files, teacher_folder, student={"config": config}) for _ in range(2)]
-    other = recipe(table_files, teacher_folder, student={"config": config}, seed=1)
+    same = [tiny_recipe(table_files, teacher_folder, student={"config": config}) for _ in range(2)]
+    other = tiny_recipe(table_files, teacher_folder, student={"config": config}, seed=1)
     runs = [execute(r, tmp_path / str(i)) for i, r in enumerate((*same, other))]
-    first, second, third = (load_file(run.student / "model.safetensors") for run in runs)
+    first, second, third = (student_weights(run.path) for run in runs)
     assert all(torch.equal(tensor, second[name]) for name, tensor in first.items())
     assert not all(torch.equal(tensor, third[name]) for name, tensor in first.items())
 
 
 def test_resuming_a_finished_run_changes_nothing(table_files, teacher_folder, tmp_path):
-    first = execute(recipe(table_files, teacher_folder), tmp_path / "run")
+    first = execute(tiny_recipe(table_files, teacher_folder), tmp_path / "run")
     before = first.metrics()
-    again = execute(recipe(table_files, teacher_folder), tmp_path / "run", resume=True)
+    again = execute(tiny_recipe(table_files, teacher_folder), tmp_path / "run", resume=True)
     assert again == RunDirectory(tmp_path / "run") and again.metrics() == before
 
 
@@ -353,7 +260,7 @@ def test_regression_and_multi_label_tables(tmp_path, tokenizer, tokenizer_folder
         tokenizer.save_pretrained(tmp_path / f"teacher-{problem}")
         task = {"name": "table", "train": str(train), "text": "text", "label": "label", "separator": ";"}
         task["problem"] = problem
-        run = execute(recipe((train, train), tmp_path / f"teacher-{problem}", task=task), tmp_path / f"run-{problem}")
+        run = execute(tiny_recipe(task, tmp_path / f"teacher-{problem}"), tmp_path / f"run-{problem}")
         metrics = run.metrics()
         assert np.isfinite(metrics["score"]) and np.isfinite(metrics["teacher"]["agreement"])
 
@@ -366,10 +273,6 @@ def test_best_checkpoint_can_be_chosen(table_files, teacher_folder, tmp_path):
         "save_total_limit": 2,
         "learning_rate": 5e-3,
     }
-    run = execute(recipe(table_files, teacher_folder, train=train), tmp_path / "run")
-    scores = [
-        entry["eval_accuracy"]
-        for entry in map(json.loads, (run.path / "history.jsonl").read_text().splitlines())
-        if "eval_accuracy" in entry
-    ]
+    run = execute(tiny_recipe(table_files, teacher_folder, train=train), tmp_path / "run")
+    scores = [entry["eval_accuracy"] for entry in history(run.path) if "eval_accuracy" in entry]
     assert run.metrics()["score"] == max(scores)

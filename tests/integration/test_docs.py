@@ -1,4 +1,4 @@
-"""The code in README and docs runs as it is printed there."""
+"""Run the code in README and docs as it is printed there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import yaml
-from helpers.tiny import ROOT
+from helpers.paths import ROOT
 
 from limbeck.recipes.recipe import load_recipe
 from limbeck.study.loading import load_study
@@ -58,10 +58,12 @@ def test_links_lead_somewhere(path):
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
-def test_commands_and_options_in_the_text_exist(path, limbeck):
+def test_commands_and_options_in_the_text_exist(path, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     used = set(re.findall(r"limbeck ([a-z]+)", "\n".join(blocks(path, ""))))
-    for command in used:
-        shown = limbeck(command, "--help").stdout
-        for line in re.findall(rf"limbeck {command}([^\n#]*)", "\n".join(blocks(path, ""))):
+    for name in used:
+        code, shown = command(name, "--help")
+        assert code == 0, shown
+        for line in re.findall(rf"limbeck {name}([^\n#]*)", "\n".join(blocks(path, ""))):
             for option in re.findall(r"(--[a-z-]+)", line):
-                assert option in shown, f"limbeck {command} has no {option}"
+                assert option in shown, f"limbeck {name} has no {option}"

@@ -11,10 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from helpers.glue_files import NLI, SCORES, write_glue
-from helpers.tiny import SIZES, VOCAB, read_json, sentences, tiny_model
+from helpers.saved_runs import read_json
+from helpers.tiny_models import SIZES, VOCAB, tiny_model
+from helpers.tiny_recipes import tiny_recipe
+from helpers.tiny_tables import sentences
 from transformers import AutoConfig, AutoModelForQuestionAnswering
 
-from limbeck import evaluate, execute, load_recipe
+from limbeck import evaluate, execute
 from limbeck.cli.main import main
 from limbeck.tasks import load_task
 
@@ -150,14 +153,9 @@ def test_a_labelled_diagnostic_set_is_scored_by_mcc(call, model, tmp_path):
 def test_training_scores_all_validation_sets(call, model, tmp_path):
     glue = write_glue(tmp_path / "glue", "mnli")
     model("mnli")
-    values = {
-        "task": {"name": "glue/mnli", "data_dir": str(glue), "max_length": 32},
-        "teacher": {"model": str(tmp_path / "mnli")},
-        "student": {"from": "teacher", "keep": "first:2"},
-        "method": {"name": "kd"},
-        "train": {"max_steps": 2, "batch_size": 8},
-    }
-    run = execute(load_recipe(values=values), tmp_path / "run")
+    task = {"name": "glue/mnli", "data_dir": str(glue), "max_length": 32}
+    recipe = tiny_recipe(task, tmp_path / "mnli", train={"max_steps": 2, "batch_size": 8})
+    run = execute(recipe, tmp_path / "run")
     metrics = run.metrics()
     assert list(metrics["metrics"]) == ["accuracy", "accuracy_mismatched"]
     assert metrics["split"] == "validation" and metrics["score"] == metrics["metrics"]["accuracy"]

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from helpers.tiny import DECODERS, read_json, tiny_batch, tiny_model
+from helpers.saved_runs import read_json
+from helpers.tiny_models import DECODERS, tiny_batch, tiny_model
 from helpers.tiny_runs import recipe_of
 from transformers import AutoTokenizer
 

@@ -1,21 +1,20 @@
-"""Two processes train to the weights of one with twice the batch, by every method."""
+"""Train in two processes to the weights of one with twice the batch, by every method."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 
 import pytest
-import torch
 import yaml
 from helpers import launched_training as launched
 from helpers.method_cases import cases
-from helpers.tiny import read_json, table_task, without_dropout
+from helpers.saved_runs import assert_same_weights, history, read_json, results
+from helpers.tiny_models import without_dropout
+from helpers.tiny_recipes import recipe_values, table_words
 from helpers.two_processes import in_processes
-from safetensors.torch import load_file
 
 SIZE = 4  # examples of a process
 OPTIONS = {
@@ -26,9 +25,13 @@ OPTIONS = {
 }
 
 
+def method_of(name, options):
+    return {"name": name} | options | OPTIONS.get(name, {})
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, table_files, teacher_folder):
-    """The folders of runs by one process and by two, and their names."""
+    """Train every method in one process and in two; return the folder of both."""
     home = tmp_path_factory.mktemp("launched")
     teacher = without_dropout(teacher_folder, home / "teacher")
 
@@ -36,14 +39,7 @@ def trained(tmp_path_factory, table_files, teacher_folder):
         train = {"max_steps": 5, "batch_size": batch_size, "learning_rate": 1e-3, "logging_steps": 1}
         train |= {"eval_strategy": "no", "save_strategy": "no", "optim": "sgd", "lr_scheduler_type": "constant"}
         return {
-            str(case.id): {
-                "task": table_task(table_files),
-                "teacher": {"model": str(teacher)},
-                "student": {"from": "teacher", "keep": "first:2"},
-                "method": {"name": case.values[0]} | case.values[1] | OPTIONS.get(case.values[0], {}),
-                "train": train,
-            }
-            for case in cases()
+            str(case.id): recipe_values(table_files, teacher, method_of(*case.values), train=train) for case in cases()
         }
 
     launched.train(recipes(2 * SIZE), home / "one")
@@ -54,20 +50,16 @@ def trained(tmp_path_factory, table_files, teacher_folder):
 @pytest.mark.distributed
 @pytest.mark.parametrize("name", [case.id for case in cases()])
 def test_the_weights_are_those_of_one_process(trained, name):
-    assert_same(trained / "two" / name, trained / "one" / name)
+    assert_alike(trained / "two" / name, trained / "one" / name)
     losses = [[line["loss"] for line in history(trained / side / name) if "loss" in line] for side in ("one", "two")]
     assert losses[1] == pytest.approx(losses[0], abs=1e-5, rel=1e-5) and len(losses[0]) == 5
     assert read_json(trained / "one" / name / "metrics.json")["steps"] == 5
 
 
-def history(run):
-    return [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_divided_weights_are_trained_saved_and_resumed_alike(trained, tmp_path, monkeypatch):
-    """FSDP: each process holds half of the student and of the optimiser's state."""
+    """Divide by FSDP: each process holds half of the student and of the optimiser's state."""
     monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "cpu")
     more = {"max_steps": 6, "batch_size": SIZE, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 9}
     # Adam makes steps of one size of gradients that are rounding errors, unless epsilon is larger than those
@@ -81,30 +73,26 @@ def test_divided_weights_are_trained_saved_and_resumed_alike(trained, tmp_path, 
     in_processes(launched.train, tmp_path, recipes, tmp_path / "whole")
     in_processes(launched.train_sharded, tmp_path, sharded, tmp_path / "divided")
     for name in recipes:
-        assert_same(tmp_path / "divided" / name, tmp_path / "whole" / name)
+        assert_alike(tmp_path / "divided" / name, tmp_path / "whole" / name)
         shutil.copytree(tmp_path / "divided" / name, tmp_path / "broken" / name)
         shutil.rmtree(tmp_path / "broken" / name / "checkpoints" / "checkpoint-6")
         (tmp_path / "broken" / name / "metrics.json").unlink()
     in_processes(launched.train_sharded, tmp_path, sharded, tmp_path / "broken", True)
     for name in recipes:
-        assert_same(tmp_path / "broken" / name, tmp_path / "whole" / name)
+        assert_alike(tmp_path / "broken" / name, tmp_path / "whole" / name)
 
 
-def assert_same(one, other):
-    ours, theirs = (load_file(run / "student" / "model.safetensors") for run in (one, other))
-    assert ours.keys() == theirs.keys()
-    for weight in ours:
-        torch.testing.assert_close(ours[weight], theirs[weight], rtol=0, atol=1e-5)
-    assert read_json(one / "metrics.json")["metrics"] == pytest.approx(read_json(other / "metrics.json")["metrics"])
+def assert_alike(one, other):
+    assert_same_weights(one, other, atol=1e-5)
+    assert results(one)["metrics"] == pytest.approx(results(other)["metrics"])
 
 
 @pytest.mark.slow
 @pytest.mark.distributed
 def test_commands_under_a_launcher(table_files, teacher_folder, tmp_path):
-    """One message of each, the first process's; a mistake is said once."""
-    train, dev = table_files
-    words = ["--task", "table", f"task.train={train}", f"task.validation={dev}", "task.text=text", "task.label=label"]
-    words += ["--teacher", teacher_folder, "--keep", "first:2", "--batch-size", "4", "--epochs", "1"]
+    """Hear one message of each, the first process's; a mistake is said once."""
+    words = [*table_words(table_files), "--teacher", teacher_folder, "--keep", "first:2", "--batch-size", "4"]
+    epochs = ["--epochs", "1"]
 
     def run(*command):
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
@@ -112,14 +100,14 @@ def test_commands_under_a_launcher(table_files, teacher_folder, tmp_path):
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         return subprocess.run(started, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=300)
 
-    done = run("cache", "--method", "fcd", *words[:-2], "-o", "cache")
+    done = run("cache", "--method", "fcd", *words, "-o", "cache")
     assert done.returncode == 0 and done.stdout.count("Use it with") == 1, done.stderr
     for name in ("cka", "fcd"):
-        done = run("distill", "--method", name, *words, "teacher.cache=cache", "-o", f"runs/{name}")
+        done = run("distill", "--method", name, *words, *epochs, "teacher.cache=cache", "-o", f"runs/{name}")
         assert done.returncode == 0 and done.stdout.count("Run directory") == 1, done.stderr
     assert read_json(tmp_path / "runs" / "cka" / "environment.json")["processes"] == 2
     done = run("analyze", "runs/cka", "runs/fcd", "--no-cost")
     assert done.returncode == 0 and done.stdout.count(" files in analysis") == 1, done.stderr
     assert all((tmp_path / "runs" / name / "analysis" / "analysis.json").is_file() for name in ("cka", "fcd"))
-    done = run("distill", "--method", "kdd", *words, "-o", "runs/wrong")
+    done = run("distill", "--method", "kdd", *words, *epochs, "-o", "runs/wrong")
     assert done.returncode != 0 and done.stderr.count("Did you mean") == 1

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers.tiny import sentences
+from helpers.tiny_tables import sentences
 
 from limbeck.errors import DataError
 from limbeck.inference import predict

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from helpers.method_cases import cases
-from helpers.tiny import table_task, tiny_batch, tiny_model, without_dropout
+from helpers.tiny_models import tiny_batch, tiny_model, without_dropout
+from helpers.tiny_recipes import tiny_recipe
 from safetensors.torch import load_file
 
-from limbeck import METHODS, Distiller, LiveTeacher, Method, Pair, execute, keep_layers, load_recipe
+from limbeck import METHODS, Distiller, LiveTeacher, Method, Pair, execute, keep_layers
 from limbeck.errors import RecipeError
 
 REFUSED = ("theseus-replace", "metadistil", "reptiledistil")  # they change their models in every pass
@@ -66,10 +67,8 @@ def recipe(table_files, teacher_folder, tmp_path):
     teacher = without_dropout(teacher_folder, tmp_path / "teacher")
 
     def recipe(method, **train):
-        values = {"task": table_task(table_files), "teacher": {"model": str(teacher)}, "method": method}
-        student = {"from": "teacher", "keep": "first:2"}
         train = {"max_steps": 3, "learning_rate": 1e-3, "optim": "sgd", "eval_strategy": "no"} | train
-        return load_recipe(values=values | {"student": student, "train": train})
+        return tiny_recipe(table_files, teacher, method, train=train)
 
     return recipe
 

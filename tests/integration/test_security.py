@@ -16,7 +16,8 @@ import pytest
 import torch
 import yaml
 from helpers.fuzzed_inputs import KD, LAUGHS, STUDY
-from helpers.tiny import read_json, sentences, write_csv
+from helpers.saved_runs import read_json
+from helpers.tiny_tables import sentences, write_csv
 from helpers.user_folder import Desk
 from helpers.watched_commands import Outcome
 

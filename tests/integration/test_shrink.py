@@ -1,4 +1,4 @@
-"""From a tiny model and a table to an exported student: figures, resumption, and input that cannot work."""
+"""Go from a tiny model and a table to an exported student: figures, resumption, and input that cannot work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from helpers.tiny import read_json, sentences, tiny_model, write_csv
+from helpers.saved_runs import read_json
+from helpers.tiny_models import tiny_model
+from helpers.tiny_tables import sentences, write_csv
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import limbeck.shrink.pipeline
@@ -36,7 +38,7 @@ SIZE = {"of_layers": 4, "length": 9, "layers": 2, "milliseconds": 1.0, "teacher_
 
 @pytest.fixture(scope="module", autouse=True)
 def hurry():
-    """Less of everything that takes time."""
+    """Do less of everything that takes time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("limbeck.shrink.plan._MOST_EPOCHS", 6.0)
         patch.setattr("limbeck.shrink.size._SECONDS", 0.1)
@@ -53,7 +55,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def base_folder(tmp_path_factory, tokenizer_folder):
-    """A pre-trained encoder without a head."""
+    """Save a pre-trained encoder without a head."""
     folder = tmp_path_factory.mktemp("models") / "encoder"
     tiny_model("bert", depth=4, initializer_range=0.2).base_model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
@@ -73,7 +75,7 @@ def shrunk(base_folder, files, tmp_path_factory):
 
 
 def reported_rows(labels):
-    """Every second one of the rows sorted by label."""
+    """Return every second one of the rows sorted by label."""
     order = sorted(range(len(labels)), key=lambda row: (labels[row], row))
     return sorted(order[1::2])
 
@@ -141,9 +143,11 @@ def test_every_form_is_exported_scored_and_counted(shrunk, files, tmp_path):
     assert summary["student"]["parameters"] == models["student"]["parameters"]
 
 
-@pytest.mark.parametrize(("kind", "metric"), [("numbers", "pearson"), ("several labels", "micro_f1")])
+@pytest.mark.parametrize(
+    ("kind", "metric"), [pytest.param("numbers", "pearson", marks=pytest.mark.slow), ("several labels", "micro_f1")]
+)
 def test_numbers_and_several_labels(kind, metric, base_folder, files, tmp_path, monkeypatch):
-    """The problem is told from the column, all the way to the page and the forms that are served."""
+    """Tell the problem from the column, all the way to the page and the forms that are served."""
     monkeypatch.setattr(limbeck.shrink.pipeline, "TRIED_METHODS", ("ft", "kd"))
     made = []
     for file in files:
@@ -176,7 +180,7 @@ def test_a_finished_folder_is_left_as_it_is(shrunk, base_folder, files, monkeypa
 
 
 def test_it_goes_on_where_it_stopped(base_folder, files, tmp_path, monkeypatch, command):
-    """Stopped in the second student, then with a method that fails, then to the end: as if nothing had happened."""
+    """Stop in the second student, then go on with a method that fails, then to the end, as if nothing had happened."""
     monkeypatch.setattr(limbeck.shrink.pipeline, "choose_size", lambda *_: SIZE)
     monkeypatch.setattr(limbeck.shrink.pipeline, "TRIED_METHODS", ("ft", "kd", "cka"))
     monkeypatch.setattr("limbeck.shrink.plan._MOST_EPOCHS", 1.0)
@@ -222,7 +226,7 @@ def only_hf(model, to, output, **options):
 
 
 def test_without_onnx_and_out_of_time_it_says_so(shrunk, files, tmp_path, monkeypatch):
-    """A teacher is given, one layer is too slow, and no other form can be had."""
+    """Give a teacher of which one layer is too slow, where no other form can be had."""
 
     def missing(*_):
         raise MissingExtra("This needs onnxruntime: pip install 'limbeck[onnx]'.")
@@ -245,7 +249,7 @@ def test_without_onnx_and_out_of_time_it_says_so(shrunk, files, tmp_path, monkey
     ("budget", "layers", "met"), [("0.25x", 1, True), ("0.06x", 2, True), ("0.001x", 1, False), ("3.5ms", 3, True)]
 )
 def test_int8_helps_where_one_layer_is_too_slow(budget, layers, met, files, teacher_folder, monkeypatch):
-    """With made-up timings: each layer takes 10 ms, and 1 ms in 8 bits."""
+    """Make timings up: each layer takes 10 ms, and 1 ms in 8 bits."""
 
     def timings(teacher, length, make, depths):
         each = 10.0 if make is shrink_size._first_layers else 1.0

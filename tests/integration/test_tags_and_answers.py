@@ -11,7 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers.tiny import WORDS, read_json, tiny_model
+from helpers.saved_runs import read_json
+from helpers.tiny_models import tiny_model
+from helpers.tiny_recipes import recipe_values, tiny_recipe
+from helpers.tiny_tables import WORDS
 from transformers import AutoModelForQuestionAnswering, AutoModelForTokenClassification, AutoTokenizer
 
 from limbeck import execute, load_recipe
@@ -105,13 +108,9 @@ def teachers(files, tokenizer_folder, tmp_path_factory):
 
 
 def distil(files, teacher, name, method, folder, cache="off", **train):
-    values = {
-        "task": block(files, name),
-        "teacher": {"model": str(teacher.path), "cache": str(cache)},
-        "student": {"from": "teacher", "keep": "first:1"},
-        "method": {"name": method},
-        "train": TRAIN | {"epochs": 2} | train,
-    }
+    train = TRAIN | {"epochs": 2} | train
+    values = recipe_values(block(files, name), teacher.path, method, keep="first:1", train=train)
+    values["teacher"]["cache"] = str(cache)
     return execute(load_recipe(values=values), folder)
 
 
@@ -322,9 +321,8 @@ def test_a_checkpoint_of_another_task_can_be_fine_tuned(files, tmp_path, tokeniz
     config = read_json(run.student / "config.json")
     if name == "tokens":
         assert list(config["id2label"].values()) == ["O", "B-animal", "I-animal"]
-    again = {"task": block(files, name), "teacher": {"model": str(run.path)}, "method": {"name": "kd"}}
-    again |= {"student": {"from": "teacher", "keep": "first:1"}, "train": TRAIN | {"max_steps": 1}}
-    assert execute(load_recipe(values=again), tmp_path / "again").finished
+    again = tiny_recipe(block(files, name), run.path, keep="first:1", train=TRAIN | {"max_steps": 1})
+    assert execute(again, tmp_path / "again").finished
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -10,7 +10,9 @@ import shlex
 import numpy as np
 import pytest
 import yaml
-from helpers.tiny import ROOT, read_json, write_csv
+from helpers.paths import ROOT
+from helpers.saved_runs import read_json
+from helpers.tiny_tables import write_csv
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck._internal.progress import QUIET

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from helpers.tiny import ROOT
+from helpers.paths import ROOT
 
 from limbeck._internal.yaml import load, parse
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.float64_cases import LENGTHS, Arrays
-from helpers.tiny import tiny_batch, tiny_model
+from helpers.tiny_models import tiny_batch, tiny_model
 
 from limbeck.analysis.geometry import RELATIONS, IntraClassSimilarity, LayerCKA, RelationDifference, heat_map
 from limbeck.analysis.geometry_pass import View

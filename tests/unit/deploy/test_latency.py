@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from helpers.tiny import VOCAB, make_bpe, tiny_model
+from helpers.tiny_models import VOCAB, tiny_model
+from helpers.tiny_tokenizers import make_bpe
 from transformers import AutoTokenizer
 
 from limbeck.deploy.bench import BenchResult, MeasuredModel, TimedCell, _names

@@ -16,7 +16,8 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
-from helpers.tiny import VOCAB, WORDS, tiny_model
+from helpers.tiny_models import VOCAB, tiny_model
+from helpers.tiny_tables import WORDS
 from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer

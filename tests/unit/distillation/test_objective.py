@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from helpers.tiny import tiny_batch, tiny_model
+from helpers.tiny_models import tiny_batch, tiny_model
 from torch import nn
 
 from limbeck import METHODS, Distiller, Features, LiveTeacher, Needs, Objective, Pair, Term, Wanted, projector

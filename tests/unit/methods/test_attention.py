@@ -20,7 +20,7 @@ from helpers.float64_cases import (
     shape,
     softmax,
 )
-from helpers.tiny import SIZES, tiny_batch, tiny_model
+from helpers.tiny_models import SIZES, tiny_batch, tiny_model
 from transformers import AutoModelForSequenceClassification
 
 from limbeck import METHODS, Pair

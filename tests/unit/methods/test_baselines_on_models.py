@@ -6,7 +6,7 @@ import functools
 
 import pytest
 from helpers.float64_cases import METHODS_AND_STAGES
-from helpers.tiny import tiny_batch, tiny_model
+from helpers.tiny_models import tiny_batch, tiny_model
 
 from limbeck import METHODS, Distiller, LiveTeacher, Pair
 from limbeck.errors import ModelError

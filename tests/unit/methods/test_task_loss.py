@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import tiny_batch, tiny_model
+from helpers.tiny_models import tiny_batch, tiny_model
 from safetensors.torch import load_file, load_model, save_model
 
 from limbeck import METHODS, Distiller, Features, Method, Pair, TaskLoss

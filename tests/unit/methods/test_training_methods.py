@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from helpers.tiny import tiny_batch, tiny_model
+from helpers.tiny_models import tiny_batch, tiny_model
 
 from limbeck import METHODS, Capture, Distiller, LiveTeacher, Objective, Pair, Term, Wanted, keep_layers
 from limbeck.errors import ModelError, RecipeError

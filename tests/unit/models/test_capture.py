@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.tiny import DECODERS, SIZES, WIDTHS, tiny_batch, tiny_model
+from helpers.tiny_models import DECODERS, SIZES, WIDTHS, tiny_batch, tiny_model
 
 from limbeck.errors import ModelError
 from limbeck.models.capture import Capture, model_inputs

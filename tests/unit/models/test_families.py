@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.tiny import DECODERS, SIZES, STYLES, WIDTHS, make_bpe, tiny_batch, tiny_model
+from helpers.tiny_models import DECODERS, SIZES, WIDTHS, tiny_batch, tiny_model
+from helpers.tiny_tokenizers import STYLES, make_bpe
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 

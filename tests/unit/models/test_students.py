@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.tiny import SIZES, tiny_batch, tiny_model
+from helpers.tiny_models import SIZES, tiny_batch, tiny_model
 from safetensors.torch import load_file
 
 from limbeck.errors import ModelError, RecipeError

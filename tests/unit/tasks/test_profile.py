@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.tiny import SHARED
+from helpers.paths import SHARED
 
 from limbeck.cli.main import app
 from limbeck.cli.render import out

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.tiny import SHARED, real_tokenizer
+from helpers.paths import SHARED
+from helpers.real_data import real_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer

@@ -11,7 +11,7 @@ from typing import Any
 
 import datasets
 import pytest
-from helpers.tiny import SHARED
+from helpers.paths import SHARED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

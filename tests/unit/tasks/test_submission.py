@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 from helpers.glue_files import SCORES, write_glue
-from helpers.tiny import SHARED
+from helpers.paths import SHARED
 
 from limbeck.compare.glue_table import AVERAGES, glue_average, mean_scores, missing_scores, read_glue_scores
 from limbeck.errors import DataError, RecipeError, RunError

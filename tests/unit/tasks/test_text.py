@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers.tiny import sentences
+from helpers.tiny_tables import sentences
 from torch.utils.data import DataLoader
 
 from limbeck.errors import DataError, ModelError, RecipeError

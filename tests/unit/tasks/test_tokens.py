@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers.tiny import SHARED, real_tokenizer
+from helpers.paths import SHARED
+from helpers.real_data import real_tokenizer
 from transformers import AutoTokenizer
 
 from limbeck.errors import DataError, RecipeError

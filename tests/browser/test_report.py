@@ -1,30 +1,20 @@
-"""The report of a real small study, opened in a real browser."""
+"""Open the report of a real small study in a real browser."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections import defaultdict
 from itertools import pairwise
 from statistics import fmean, stdev
 
 import pytest
-import yaml
 from helpers.browser import background, chromium, contrasts, luminance, needs_browser, texts
-from helpers.tiny import SHARED, read_json, tiny_model
+from helpers.in_process import run_command
+from helpers.real_data import needs_glue
+from helpers.saved_runs import read_json
+from helpers.wnli_study import write_wnli_study
 
-from limbeck.models.vocabulary import make_wordpiece
-from limbeck.tasks import load_task
-
-GLUE = SHARED / "data" / "glue"
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.real,
-    needs_browser,
-    pytest.mark.skipif(not GLUE.is_dir(), reason="real GLUE data are not at ../shared/data/glue"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.real, needs_browser, needs_glue]
 METHODS = {"ft": {}, "kd": {}, "fsd": {"method.memory": 20, "method.passes": 1}}
 DESKTOP, PHONE = {"width": 1200, "height": 800}, {"width": 360, "height": 740}
 PAPER = {"width": 718, "height": 1046}  # A4 with margins of 1 cm, in pixels
@@ -42,44 +32,22 @@ CUT = """drawing => {
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    """3 methods x 2 seeds on real WNLI, with a model so small that a run takes a second."""
+    """Do a study of 3 methods x 2 seeds on real WNLI."""
     folder = tmp_path_factory.mktemp("browser")
-    task = load_task("glue/wnli", data_dir=str(GLUE))
-    some = task.split("train").select(range(500))
-    make_wordpiece((text for column in task.text_columns for text in some[column]), folder / "model", 800)
-    # large weights: with the usual small ones every run answers what is most frequent, and all scores are equal
-    tiny_model("bert", depth=4, vocab_size=800, initializer_range=0.2).save_pretrained(folder / "model")
     train = {"max_steps": 20, "batch_size": 16, "learning_rate": 2e-3}
-    values = {
-        "tasks": ["glue/wnli"],
-        "task": {"data_dir": str(GLUE), "max_length": 48},
-        "teacher": {"model": str(folder / "model"), "train": train},
-        "student": {"from": "teacher", "keep": "first:2"},
-        "train": train,
-        "methods": METHODS,
-        "seeds": [1, 2],
-    }
-    (folder / "study.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
-    _limbeck("study", folder / "study.yaml", "-o", folder / "study", "--threads", "1")
+    # large weights: with the usual small ones every run answers what is most frequent, and all scores are equal
+    file = write_wnli_study(folder, train, weights={"initializer_range": 0.2}, methods=METHODS, seeds=[1, 2])
+    code, said = run_command("study", file, "-o", folder / "study", "--threads", "1")
+    assert code == 0, said
     return folder / "study"
 
 
 @pytest.fixture(scope="module")
 def report(study):
     file = study.parent / "report.html"
-    _limbeck("report", study, "-o", file)
+    code, said = run_command("report", study, "-o", file)
+    assert code == 0, said
     return file
-
-
-def _limbeck(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "limbeck", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +58,7 @@ def browser():
 
 @pytest.fixture()
 def open_report(browser, report):
-    """Opens the report as somebody with these settings sees it."""
+    """Open the report as somebody with these settings sees it."""
     contexts = []
 
     def open_it(listen=lambda page: None, **settings):

@@ -1,4 +1,4 @@
-"""When things break: kills, signals, damage, a full disk, a loss that is no number. Nothing finished is lost."""
+"""Break things: damage, a full disk, a second process, a loss that is no number. Nothing finished is lost."""
 
 from __future__ import annotations
 
@@ -7,39 +7,31 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 
 import pytest
 import torch
-from helpers.killing import wait_for
-from helpers.tiny import read_json, table_task
-from safetensors.torch import load_file
+from helpers.saved_runs import assert_same_run, read_json
+from helpers.tiny_recipes import recipe_values
 from transformers import TrainerCallback
 
 import limbeck.training.trainer
 from limbeck import execute, load_recipe
-from limbeck._internal.locks import locked
 from limbeck._internal.tensors import load_state, load_tensors, save_state
 from limbeck.errors import RunError
+from limbeck.runs.directory import RunDirectory
 from limbeck.training.checkpoints import last_checkpoint
-from limbeck.training.fault_handling import BAD_BATCH
 
 TRAIN = {"max_steps": 6, "batch_size": 8, "learning_rate": 1e-3, "logging_steps": 1, "eval_strategy": "no"}
 KEPT = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 9}
+pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture(scope="module")
 def values(table_files, teacher_folder):
     def values(method="kd", **train):
-        return {
-            "task": table_task(table_files),
-            "teacher": {"model": str(teacher_folder)},
-            "student": {"from": "teacher", "keep": "first:2"},
-            "method": {"name": method} if isinstance(method, str) else method,
-            "train": TRAIN | KEPT | train,
-        }
+        return recipe_values(table_files, teacher_folder, method, train=TRAIN | KEPT | train)
 
     return values
 
@@ -49,131 +41,46 @@ def recipe(values):
     return lambda *method, **train: load_recipe(values=values(*method, **train))
 
 
-def student(run):
-    return load_file(run / "student" / "model.safetensors")
-
-
-def assert_same(one, other):
-    ours, theirs = student(one), student(other)
-    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
-    ours, theirs = read_json(one / "metrics.json"), read_json(other / "metrics.json")
-    assert ours | {"train_seconds": 0} == theirs | {"train_seconds": 0}
-    assert (one / "predictions.parquet").read_bytes() == (other / "predictions.parquet").read_bytes()
-
-
-# A child for each attempt is forked from a process that has loaded torch already.
-KILLS = """
-import json, os, random, signal, sys, time
+HOLDER = """
 from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from limbeck import execute, load_recipe
-from limbeck.distillation.teachers import LiveTeacher
-values, folder, dice = json.loads(sys.argv[1]), Path(sys.argv[2]), random.Random(int(sys.argv[3]))
-def start(name):
-    child = os.fork()
-    if child:
-        return child
-    try:
-        execute(load_recipe(values=values), folder / name, resume=True, show_data=False)
-    except BaseException as error:
-        print(repr(error), flush=True)
-        os._exit(1)
-    os._exit(0)
-def ended(child):
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, "a child failed"
-    return not os.WIFSIGNALED(status)
-begun = time.monotonic()
-assert ended(start("whole"))
-lasted = time.monotonic() - begun
-kills, finished = 0, []
-while kills < 20 or not finished:
-    name = f"broken-{len(finished)}"
-    child = start(name)
-    time.sleep(dice.uniform(0.0, 0.5 * lasted) if kills < 20 else 0)
-    if kills < 20:
-        os.kill(child, signal.SIGKILL)
-    if ended(child):
-        finished.append(name)
-    else:
-        kills += 1
-print(json.dumps({"kills": kills, "finished": finished}))
+from limbeck._internal.locks import locked
+with locked(Path("run")):
+    print("held", flush=True)
+    input()
 """
 
 
-@pytest.mark.chaos
-def test_a_distillation_killed_20_times_is_that_which_nobody_killed(values, tmp_path):
-    seed = random.randrange(10**6)
-    method = {"name": "fsd", "memory": 8, "passes": 2}  # clusters before it trains, and trains more than its student
-    train = {"max_steps": 60, "save_steps": 5, "save_total_limit": 1, "eval_strategy": "steps", "eval_steps": 7}
-    given = json.dumps(values(method, **train))
-    done = subprocess.run(
-        [sys.executable, "-c", KILLS, given, str(tmp_path), str(seed)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, f"seed {seed}: {done.stdout}{done.stderr}"
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["kills"] == 20
-    for name in found["finished"]:
-        assert_same(tmp_path / name, tmp_path / "whole")
-        assert history(tmp_path / name) == history(tmp_path / "whole"), f"seed {seed}"
+@pytest.fixture()
+def holder(tmp_path):
+    """Start another process that holds the lock of the folder ``run`` until it is given a line."""
+    command, pipe = [sys.executable, "-c", HOLDER], subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
 
 
-def history(run):
-    lines = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
-    timed = ("train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos", "train_loss")
-    return [{key: value for key, value in line.items() if key not in timed} for line in lines]
-
-
-SLOW = """
-import time
-from limbeck.methods import METHODS
-def slow(pair):
-    objective = METHODS["kd"](pair)
-    objective.register_forward_hook(lambda *_: time.sleep(0.05))
-    return objective
-"""
-
-
-@pytest.mark.chaos
-def test_sigterm_leaves_a_checkpoint_and_says_so(values, tmp_path):
-    (tmp_path / "slow.py").write_text(SLOW)
-    (tmp_path / "recipe.yaml").write_text(json.dumps(values("slow:slow", max_steps=60, save_steps=1000)))
-    command = [sys.executable, "-m", "limbeck", "distill", "recipe.yaml", "-o", "run"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    wait_for(tmp_path / "run" / "history.jsonl", process)
-    process.send_signal(signal.SIGTERM)
-    _, shown = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert "SIGTERM" in shown and "--resume" in shown and "Traceback" not in shown
-    checkpoint = last_checkpoint(tmp_path / "run" / "checkpoints")
-    step = read_json(checkpoint / "trainer_state.json")["global_step"]
-    assert 0 < step < 60 and not (tmp_path / "run" / "metrics.json").exists()
-
-    for name, more in (("run", ["--resume"]), ("whole", [])):
-        done = subprocess.run([*command[:-1], name, *more], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-    assert_same(tmp_path / "run", tmp_path / "whole")
-
-
-def test_two_processes_in_one_run_directory(values, recipe, command, tmp_path):
-    with locked(tmp_path / "run"):
-        other = [sys.executable, "-m", "limbeck", "distill", "recipe.yaml", "-o", "run"]
-        (tmp_path / "recipe.yaml").write_text(json.dumps(values()))
-        done = subprocess.run(other, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 1 and "Another process is writing into run" in done.stderr
-        assert "Traceback" not in done.stderr
+def test_two_processes_in_one_run_directory(values, recipe, command, holder, tmp_path):
+    (tmp_path / "recipe.yaml").write_text(json.dumps(values()))
+    code, said = command("distill", "recipe.yaml", "-o", "run")
+    assert code == 1 and "Another process is writing into run" in said
+    holder.communicate("\n", timeout=60)
     assert not (tmp_path / "run").exists()  # neither of them has written anything
     execute(recipe(max_steps=1), tmp_path / "run", show_data=False)
     assert (tmp_path / "run" / "metrics.json").is_file()
 
 
+def test_the_lock_ends_with_its_process(recipe, holder, tmp_path):
+    """Let a killed run go on at once, however its process ended."""
+    with pytest.raises(RunError, match="Another process"):
+        execute(recipe(max_steps=1), tmp_path / "run", show_data=False)
+    holder.kill()
+    holder.wait()
+    execute(recipe(max_steps=1), tmp_path / "run", show_data=False)
+
+
 class Stop(TrainerCallback):
-    """Raises after a step."""
+    """Raise after a step."""
 
     def __init__(self, step, error):
         self.step, self.error = step, error
@@ -202,7 +109,7 @@ def stopped_once(recipe, tmp_path_factory):
 
 @pytest.fixture()
 def stopped(stopped_once, tmp_path, caplog):
-    """An unfinished run, whose last checkpoint is that of step 4, and the same run uninterrupted."""
+    """Return an unfinished run, whose last checkpoint is that of step 4, and the same run uninterrupted."""
     caplog.set_level("INFO", "limbeck")
     return shutil.copytree(stopped_once / "run", tmp_path / "run"), stopped_once / "whole"
 
@@ -224,7 +131,6 @@ def remove(file):
 DAMAGES = [(damage, name) for name in ("model", "training", "random") for damage in (cut, flip)]
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize(
     ("damage", "name"),
     [
@@ -238,7 +144,7 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_used(damage, name, s
     damage(run / "checkpoints" / "checkpoint-4" / name)
     execute(recipe(), run, resume=True, show_data=False)
     assert "checkpoint-4 is left out" in caplog.text and "Resuming from" in caplog.text
-    assert_same(run, whole)
+    assert_same_run(run, whole)
 
 
 def test_all_checkpoints_damaged_starts_over(stopped, recipe, caplog):
@@ -247,7 +153,7 @@ def test_all_checkpoints_damaged_starts_over(stopped, recipe, caplog):
         flip(checkpoint / "model.safetensors")
     execute(recipe(), run, resume=True, show_data=False)
     assert "Resuming from" not in caplog.text
-    assert_same(run, whole)
+    assert_same_run(run, whole)
 
 
 @pytest.mark.parametrize("damage", [cut, flip])
@@ -258,7 +164,7 @@ def test_a_damaged_cache_is_not_trusted(damage, values, teacher_folder, tmp_path
     shards = [file for file in (tmp_path / "cache").rglob("*.safetensors") if "validation" not in str(file)]
     damage(max(shards, key=lambda file: file.stat().st_size))
     again = execute(load_recipe(values=wanted), tmp_path / "again", show_data=False).path
-    assert_same(again, whole)
+    assert_same_run(again, whole)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +182,7 @@ def test_a_damaged_data_file_is_one_message(content, values, command, table_file
 
 @pytest.mark.parametrize("term", ["task", "kd"])
 def test_a_loss_that_is_no_number_stops_the_run(term, recipe, tmp_path, monkeypatch):
-    """The batch is kept for inspection, and so is the last checkpoint before it."""
+    """Keep the batch for inspection, and the last checkpoint before it."""
     steps = []
     forward = limbeck.distillation.objective.Objective.forward
 
@@ -289,9 +195,9 @@ def test_a_loss_that_is_no_number_stops_the_run(term, recipe, tmp_path, monkeypa
     with pytest.raises(RunError, match=rf"The loss of step 5 is nan \({term}\).*learning_rate"):
         execute(recipe(), tmp_path / "run", show_data=False)
     assert len(steps) <= 6  # noticed in the step after
-    kept, _ = load_tensors(tmp_path / "run" / BAD_BATCH / "batch.safetensors")
+    kept, _ = load_tensors(RunDirectory(tmp_path / "run").bad_batch / "batch.safetensors")
     assert all(torch.equal(kept[name], value) for name, value in steps[4].items())
-    about = read_json(tmp_path / "run" / BAD_BATCH / "about.json")
+    about = read_json(RunDirectory(tmp_path / "run").bad_batch / "about.json")
     assert about["step"] == 5 and about["terms"][term] == "nan"
     assert last_checkpoint(tmp_path / "run" / "checkpoints").name == "checkpoint-4"
     assert all(weights.isfinite().all() for weights in model_of(tmp_path / "run", 4).values())
@@ -337,7 +243,7 @@ def test_out_of_memory_says_what_to_change(error, recipe, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("writer", ["save_tensors", "save_state"])
 def test_a_full_disk_loses_nothing(writer, values, command, tmp_path, monkeypatch):
-    """While a checkpoint is written: one message, and the one before is used."""
+    """Fill the disk while a checkpoint is written: one message, and the one before is used."""
     (tmp_path / "recipe.yaml").write_text(json.dumps(values()))
     assert command("distill", "recipe.yaml", "-o", "whole")[0] == 0
     import limbeck.training.checkpoints
@@ -356,7 +262,7 @@ def test_a_full_disk_loses_nothing(writer, values, command, tmp_path, monkeypatc
     assert calls and status == 1
     assert "No space left on device" in shown and "Traceback" not in shown
     assert command("distill", "recipe.yaml", "-o", "run", "--resume")[0] == 0
-    assert_same(tmp_path / "run", tmp_path / "whole")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
 def test_a_directory_that_cannot_be_written(values, command, tmp_path, monkeypatch):
@@ -371,19 +277,16 @@ def test_a_directory_that_cannot_be_written(values, command, tmp_path, monkeypat
 
 
 @pytest.mark.skipif(shutil.which("mount") is None or os.geteuid() != 0, reason="mounts a small disk: needs root")
-@pytest.mark.chaos
 @pytest.mark.parametrize(("option", "said"), [("size=400k", "No space left"), ("ro", "cannot be")])
-def test_a_real_disk_that_is_full_or_read_only(option, said, values, tmp_path):
+def test_a_real_disk_that_is_full_or_read_only(option, said, values, command, tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", option, "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("this machine does not let its root mount a disk")
     try:
         (tmp_path / "recipe.yaml").write_text(json.dumps(values()))
-        command = [sys.executable, "-m", "limbeck", "distill", "recipe.yaml", "-o", "disk/run"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 1, done.stderr
-        assert said in done.stderr and "Traceback" not in done.stderr
+        code, shown = command("distill", "recipe.yaml", "-o", "disk/run")
+        assert code == 1 and said in shown
     finally:
         subprocess.run(["umount", disk], check=True)
 
@@ -452,28 +355,6 @@ def test_a_planted_pickle_is_never_loaded(stopped, recipe, tmp_path):
         (run / "checkpoints" / "checkpoint-4" / name).write_bytes(pickle.dumps(Planted(marker)))
     execute(recipe(), run, resume=True, show_data=False)
     assert not marker.exists()
-    assert_same(run, whole)
+    assert_same_run(run, whole)
     pickle.loads(pickle.dumps(Planted(marker)))  # it would have shown
     assert marker.exists()
-
-
-HOLDER = """
-import time
-from pathlib import Path
-from limbeck._internal.locks import locked
-with locked(Path("run")):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.mark.chaos
-def test_the_lock_ends_with_its_process(recipe, tmp_path):
-    """However that ends: a killed run can go on at once."""
-    command = [sys.executable, "-c", HOLDER]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        with pytest.raises(RunError, match="Another process"):
-            execute(recipe(max_steps=1), tmp_path / "run", show_data=False)
-        process.kill()
-    execute(recipe(max_steps=1), tmp_path / "run", show_data=False)

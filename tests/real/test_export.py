@@ -1,4 +1,4 @@
-"""Round trips on real data: export to each form, load it where limbeck cannot be imported, and score it there."""
+"""Export a model of real data to each form, load it where limbeck cannot be imported, and score it there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from helpers.tiny import ROOT, SHARED
+from helpers.paths import ROOT
+from helpers.real_data import BANKING, ENCODER, GLUE, needs_encoder
 
 from limbeck import execute, load_recipe
 from limbeck.compare.answers import read_answers
@@ -16,8 +17,6 @@ from limbeck.deploy.export import export
 from limbeck.inference.served import EXPORT_FORMS
 from limbeck.tasks import load_task
 
-GLUE, BANKING = SHARED / "data" / "glue", SHARED / "data" / "banking77"
-ENCODER = SHARED / "models" / "gte-small"
 TASKS = {
     "rte": {"name": "glue/rte", "data_dir": str(GLUE), "max_length": 128},
     "banking77": {
@@ -41,7 +40,7 @@ TOLERANCE = {"hf": 1e-9, "onnx": 1e-9, "onnx-int8": 0.02}
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
-@pytest.mark.skipif(not ENCODER.is_dir(), reason="the real encoder is not at ../shared/models/gte-small")
+@needs_encoder
 @pytest.mark.parametrize("name", TASKS)
 def test_round_trip_without_limbeck(name, tmp_path):
     block = TASKS[name]

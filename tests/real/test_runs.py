@@ -1,15 +1,17 @@
-"""Real data and a real pre-trained encoder, where they are at hand."""
+"""Train on real data and with a real pre-trained encoder, where they are at hand."""
 
 from __future__ import annotations
 
 import csv
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from helpers.tiny import SHARED, read_json
+from helpers.real_data import BANKING, CLINC, ENCODER, GLUE, SQUAD, WNUT, needs_encoder, needs_glue
+from helpers.saved_runs import read_json
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -17,13 +19,7 @@ from limbeck import METHODS, execute, load_recipe
 from limbeck.models.vocabulary import make_wordpiece
 from limbeck.tasks import load_task
 
-GLUE = SHARED / "data" / "glue"
-SQUAD, WNUT, BANKING, CLINC = (SHARED / "data" / name for name in ("squad", "wnut17", "banking77", "clinc150"))
-ENCODER = SHARED / "models" / "gte-small"
-
 pytestmark = pytest.mark.real
-needs_glue = pytest.mark.skipif(not GLUE.is_dir(), reason="real GLUE data are not at ../shared/data/glue")
-needs_encoder = pytest.mark.skipif(not ENCODER.is_dir(), reason="the real encoder is not at ../shared/models/gte-small")
 
 SMALL = {
     "model_type": "bert",
@@ -88,9 +84,15 @@ def common(name):
 FOUR_TASKS = ("rte", "stsb", "cola", "mrpc")
 
 
+def tasks_and_methods():
+    """Give every method on one task and one method on each to the usual run; the others are slow."""
+    for name, method in product(FOUR_TASKS, METHODS):
+        marks = () if name == "rte" or method == "kd" else pytest.mark.slow
+        yield pytest.param(name, method, id=f"{name}-{method}", marks=marks)
+
+
 @needs_glue
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", [*FOUR_TASKS[:2], *(pytest.param(t, marks=pytest.mark.slow) for t in FOUR_TASKS[2:])])
+@pytest.mark.parametrize(("name", "method"), list(tasks_and_methods()))
 def test_every_method_on_real_data(name, method, small_teacher, tmp_path):
     blocks = {"teacher": {"model": str(small_teacher(name))}, "student": {"from": "teacher", "keep": "first:2"}}
     run = execute(load_recipe(values=common(name) | blocks | {"method": {"name": method}}), tmp_path / method)

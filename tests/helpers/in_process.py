@@ -1,0 +1,25 @@
+"""Run a command in this process, where torch is loaded already."""
+
+from __future__ import annotations
+
+import io
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+from unittest import mock
+
+from limbeck.cli.main import main
+
+
+def run_command(*words: Any) -> tuple[int, str]:
+    """Return the exit code of ``limbeck words`` and what it said on both streams, in one line without frames."""
+    out, err = io.StringIO(), io.StringIO()
+    code: Any = 0
+    with mock.patch.object(sys, "argv", ["limbeck", *map(str, words)]), redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+    assert "Traceback" not in err.getvalue(), err.getvalue()
+    said = out.getvalue() + err.getvalue()
+    return int(code or 0), " ".join(said.replace("│", " ").split())
