@@ -1,4 +1,4 @@
-"""N processes with B examples each give the loss and the gradients of one process with N x B, for every method."""
+"""Check that N processes with B examples give the loss and gradients of one with N x B, for every method."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_value_and_gradients_are_those_of_one_process(parts, tmp_path):
 
 
 def distances(parts: tuple[tuple[int, ...], ...]) -> dict[str, dict[str, float]]:
-    """For each method and problem how far this process's part is from that of one process with all samples."""
+    """Return for each method and problem how far this process's part is from that of one process with all samples."""
     tried = [(case, problem) for case in cases() for problem in PROBLEMS]
     tried = [(case, problem) for case, problem in tried if (case.values[0], problem) != ("ics", "language_model")]
     return {f"{case.id} {problem}": _distance(*case.values, problem, parts) for case, problem in tried}
@@ -68,7 +68,7 @@ def _distance(name: str, options: dict[str, Any], problem: str, parts: tuple[tup
 
 
 def _part(side: Features, own: slice, width: int) -> Features:
-    """Some samples, padded to their own longest."""
+    """Cut out some samples, padded to their own longest."""
     longest = side.mask.shape[1]
     cut = {
         name: _cut(side[name], own, width, longest).detach().requires_grad_(side[name].requires_grad)
@@ -87,7 +87,7 @@ def _or_zero(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _apart(ours: torch.Tensor, theirs: torch.Tensor) -> float:
-    """Relative to the larger ones, absolute of small ones."""
+    """Return the largest difference, relative to large values and absolute of small ones."""
     if not ours.numel():
         return 0.0
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))

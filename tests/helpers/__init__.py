@@ -1,1 +1,1 @@
-"""Helpers that tests share."""
+"""Hold what tests share."""

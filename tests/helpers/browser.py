@@ -1,4 +1,4 @@
-"""A real browser for tests: where it is, how it starts, and what a page looks like to somebody who reads it."""
+"""Start a real browser, and see a page as somebody who reads it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Text(NamedTuple):
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """The system's browser: playwright's own would have to be downloaded."""
+    """Start the system's browser: playwright's own would have to be downloaded."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -84,7 +84,7 @@ def texts(page: Any) -> list[Text]:
 
 
 def contrasts(page: Any) -> list[tuple[Text, float]]:
-    """Each text with the contrast (WCAG 2) between its colour and what is really painted behind it."""
+    """Return each text with the contrast (WCAG 2) between its colour and what is really painted behind it."""
     found = texts(page)
     page.add_style_tag(content="body * { color: transparent !important } svg text { visibility: hidden !important }")
     pixels = _screenshot(page)
@@ -92,19 +92,19 @@ def contrasts(page: Any) -> list[tuple[Text, float]]:
 
 
 def luminance(colour: Any) -> float:
-    """Relative luminance (WCAG 2) of red, green and blue: 0 of black, 1 of white."""
+    """Return the relative luminance (WCAG 2) of red, green and blue: 0 of black, 1 of white."""
     share = np.asarray(colour[:3], dtype=float) / 255
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
     return float(linear @ (0.2126, 0.7152, 0.0722))
 
 
 def background(page: Any) -> np.ndarray:
-    """What is painted in the page's upper left corner."""
+    """Return what is painted in the page's upper left corner."""
     return _colour(_pixels(page.screenshot())[0, 0])
 
 
 def _screenshot(page: Any) -> np.ndarray:
-    """The whole page, H W, each colour as one number, which is faster to count."""
+    """Return the whole page, H W, each colour as one number, which is faster to count."""
     width, height = page.evaluate("[document.documentElement.clientWidth, document.documentElement.scrollHeight]")
     strips = []
     for top in range(0, height, _STRIP):
@@ -120,12 +120,12 @@ def _pixels(png: bytes) -> np.ndarray:
 
 
 def _colour(pixel: Any) -> np.ndarray:
-    """Red, green and blue."""
+    """Return red, green and blue."""
     return np.atleast_1d(pixel).view(np.uint8)[:3]
 
 
 def _behind(pixels: np.ndarray, box: tuple[float, float, float, float]) -> np.ndarray:
-    """The most frequent colour in a box: a line that crosses it is not its background."""
+    """Return the most frequent colour in a box: a line that crosses it is not its background."""
     left, top, width, height = map(round, box)
     inside = pixels[top : top + max(height, 1), max(left, 0) : left + max(width, 1)]
     colours, counts = np.unique(inside, return_counts=True)

@@ -1,4 +1,4 @@
-"""Measurements and logs of runs without any model, for tests of figures and the report."""
+"""Make up measurements and logs of runs without any model, for tests of figures and the report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SENTENCE = {"text": "a small sentence", "tokens": ["[CLS]", "a", "small", "sent"
 
 
 def a_record(seed: int = 0, depths: tuple[int, int] = (6, 3), batches: int = 8, better: float = 0.5) -> Record:
-    """Everything that can be measured; ``better`` moves the numbers towards the teacher's."""
+    """Make up everything that can be measured; ``better`` moves the numbers towards the teacher's."""
     draw = np.random.default_rng(seed)
     teacher, student = depths
     noise = draw.uniform(0, 0.3, (batches, batches))
@@ -75,7 +75,7 @@ def write_history(run: Path, terms: Mapping[str, float], steps: int = 40, score:
 
 
 def decided(seed: int = 0, examples: int = 60, right: float = 0.7) -> dict[str, Any]:
-    """Columns of predictions.parquet: two classes, with the teacher's answers beside."""
+    """Make up columns of predictions.parquet: two classes, with the teacher's answers beside."""
     draw = np.random.default_rng(seed)
     labels = np.arange(examples) % 2
     columns: dict[str, Any] = {"id": list(range(examples)), "label": labels.tolist()}
@@ -94,7 +94,7 @@ def environment(**changes: Any) -> dict[str, Any]:
 def measured_run(
     folder: Path, method: str, seed: int = 1, score: float = 0.7, *, history: bool = True, **more: Any
 ) -> Path:
-    """A finished run with everything that a report shows."""
+    """Write a finished run with everything that a report shows."""
     run = make_run(folder, method, seed, score, answers=decided(seed), train_seconds=12.5, **more)
     write_record(run, a_record(seed + len(method), better=score))
     (run / "environment.json").write_text(json.dumps(environment()))

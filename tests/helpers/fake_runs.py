@@ -1,4 +1,4 @@
-"""Finished run directories and studies without any training, for tests of tables."""
+"""Write finished run directories and studies without any training, for tests of tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_run(
     mismatched: Mapping[str, Any] | None = None,
     **results: Any,
 ) -> Path:
-    """``options`` are the method's; ``settings`` replace blocks of the recipe, ``results`` values of metrics.json."""
+    """Write a run; ``options`` are the method's, ``settings`` replace recipe blocks, ``results`` replace metrics."""
     scores = scores if isinstance(scores, Mapping) else {"accuracy": scores}
     folder.mkdir(parents=True)
     recipe: dict[str, Any] = {
@@ -60,7 +60,7 @@ def make_run(
 
 
 def make_runs(folder: Path, method: str, scores: Sequence[float | Mapping[str, float]], **more: Any) -> list[Path]:
-    """A run for each score, with the seeds 1, 2, ..."""
+    """Write a run for each score, with the seeds 1, 2, ..."""
     return [
         make_run(folder / f"{method}-s{seed}", method, seed, score, **more)
         for seed, score in enumerate(scores, start=1)
@@ -68,7 +68,7 @@ def make_runs(folder: Path, method: str, scores: Sequence[float | Mapping[str, f
 
 
 def make_study(folder: Path, entries: Sequence[Mapping[str, Any]], **values: Any) -> Path:
-    """A study whose entries hold ``label`` and ``scores``, and what else goes into results.json."""
+    """Write a study whose entries hold ``label`` and ``scores``, and what else goes into results.json."""
     written = []
     for entry in entries:
         task, label = entry.get("task", "glue/rte"), entry["label"]

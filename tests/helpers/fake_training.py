@@ -1,4 +1,4 @@
-"""Stands for the trainings of a study: takes milliseconds, and its score follows from the recipe alone."""
+"""Stand in for the trainings of a study: in milliseconds, with scores that follow from the recipe alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from limbeck.study.jobs import CacheJob, Job, TrainJob
 
 
 def quick(job: Job) -> None:
-    """Writes what a finished job leaves behind, and a line in the study's ``work.txt``: who did what when."""
+    """Write what a finished job leaves behind, and a line in the study's ``work.txt``: who did what when."""
     if job.finished():
         return
     time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
@@ -35,12 +35,12 @@ def quick(job: Job) -> None:
 
 
 def score_of(job: TrainJob) -> float:
-    """Between 0 and 1, the same for the same key."""
+    """Return a score between 0 and 1, the same for the same key."""
     return int(hashlib.sha256(job.key.encode()).hexdigest()[:8], 16) / 16**8
 
 
 def breaks_on_kd(job: Job) -> None:
-    """Every run of the method kd fails, as a mistake in a recipe would."""
+    """Fail in every run of the method kd, as a mistake in a recipe would."""
     from limbeck.errors import RecipeError
 
     if isinstance(job, TrainJob) and job.values["method"]["name"] == "kd":
@@ -49,7 +49,7 @@ def breaks_on_kd(job: Job) -> None:
 
 
 def dies_once(job: Job) -> None:
-    """The process is killed in the middle of each job, the first time."""
+    """Kill the process in the middle of each job, the first time."""
     mark = Path(job.study) / f"died-{job.key}"
     if not mark.exists():
         mark.touch()
@@ -64,7 +64,7 @@ def always_crashes(job: Job) -> None:
 
 
 def has_a_child(job: Job) -> None:
-    """As a training with ``dataloader_num_workers`` has."""
+    """Start a child, as a training with ``dataloader_num_workers`` does."""
     child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(0,))
     child.start()
     child.join()
@@ -72,7 +72,7 @@ def has_a_child(job: Job) -> None:
 
 
 def main() -> None:
-    """``python -m helpers.fake_training STUDY FOLDER WORKERS``: a study of quick runs, to be killed."""
+    """Do a study of quick runs, to be killed: ``python -m helpers.fake_training STUDY FOLDER WORKERS``."""
     import sys
 
     from limbeck.study.engines import InProcess, Workers

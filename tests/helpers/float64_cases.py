@@ -1,4 +1,4 @@
-"""Methods against plain float64 loops: random features of both models, ragged and padded, and what to compare."""
+"""Compare methods with plain float64 loops: random features of both models, ragged and padded, and what to compare."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = ("hidden", "queries", "keys", "values")
 
 
 class Arrays:
-    """Float64 values of one model: ``hidden[layer][sample]`` is (tokens, width); they are exact in float32."""
+    """Hold float64 values of one model: ``hidden[layer][sample]`` is (tokens, width); they are exact in float32."""
 
     def __init__(self, seed, depth, width, lengths=LENGTHS, labels=3):
         rng = np.random.default_rng(seed)
@@ -34,7 +34,7 @@ class Arrays:
         self.logits = draw(len(lengths), labels)
 
     def changed(self, change):
-        """A copy in which ``change(kind, layer, sample, array)`` has replaced every array."""
+        """Return a copy in which ``change(kind, layer, sample, array)`` has replaced every array."""
         copy = object.__new__(Arrays)
         for kind in KINDS:
             layers = enumerate(getattr(self, kind))
@@ -46,7 +46,7 @@ class Arrays:
         return self.changed(lambda kind, layer, sample, x: x + step * getattr(direction, kind)[layer][sample])
 
     def features(self, wanted, *, left=False, extra=2, garbage=math.nan, grad=False):
-        """What is wanted of these values, padded on one side with garbage."""
+        """Return what is wanted of these values, padded on one side with garbage."""
         lengths = [len(x) for x in self.hidden[0]]
         length = max(lengths) + extra
         mask = torch.zeros(len(lengths), length, dtype=torch.bool)
@@ -68,14 +68,14 @@ class Arrays:
 
 
 def shape(family, depth, width, heads):
-    """As ``Shape.of`` a model of that family, which the tests on real models check."""
+    """Describe a model of that family as ``Shape.of`` does, which the tests on real models check."""
     raw_scores = family not in ("modernbert", "deberta-v2")
     return ModelShape(family, depth, width, heads, causal=family == "gpt2", raw_scores=raw_scores)
 
 
 @dataclass
 class Case:
-    """A method, its options, the two models, and what its terms must be: ``reference(s, t, weights)``."""
+    """Hold a method, its options, the two models, and what its terms must be: ``reference(s, t, weights)``."""
 
     name: str
     reference: Any
@@ -103,7 +103,7 @@ class Case:
 
 
 def loss_of(objective, s, t, labels=None, **padding):
-    """The terms as numbers."""
+    """Return the terms as numbers."""
     needs = objective.needs()
     batch = {"labels": torch.arange(len(s.logits)) % 2 if labels is None else labels}
     with torch.no_grad():
@@ -112,7 +112,7 @@ def loss_of(objective, s, t, labels=None, **padding):
 
 
 def weights_of(objective):
-    """Float64 copies of the projectors that each term owns."""
+    """Return float64 copies of the projectors that each term owns."""
     return {
         name: [parameter.detach().double().numpy() for parameter in term.parameters()]
         for name, term in objective.terms.named_children()
@@ -124,7 +124,7 @@ def tensors(features):
 
 
 def check(case, left):
-    """Value, gradient along a random direction (features and projectors), and where no gradient may be."""
+    """Compare value, gradient along a random direction (features and projectors), and where no gradient may be."""
     objective = case.objective()
     s, t = case.arrays()
     weights = weights_of(objective)
@@ -190,7 +190,7 @@ def divergence(p, q):
 
 
 def padded(samples, length, value):
-    """What a model really gives: the padding has hidden states too."""
+    """Return what a model really gives: the padding has hidden states too."""
     return [np.concatenate([x, np.full((length - len(x), x.shape[1]), value)]) for x in samples]
 
 

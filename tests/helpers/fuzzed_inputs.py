@@ -1,4 +1,4 @@
-"""Inputs that are almost right: valid recipes and command lines, broken in one to three places."""
+"""Draw inputs that are almost right: valid recipes and command lines, broken in one to three places."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ HOW_MANY = st.sampled_from([0, 1, 1, 1, 1, 2, 2, 3])
 
 
 def _places(tree: Any, where: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in nested mappings and lists, as the keys that lead there."""
+    """Return every place in nested mappings and lists, as the keys that lead there."""
     inside = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     return [place for key, value in inside for place in ((*where, key), *_places(value, (*where, key)))]
 
@@ -137,7 +137,7 @@ YAML_TAGS += [
 
 @st.composite
 def damaged(draw: st.DrawFn, content: bytes) -> bytes:
-    """A file as editors, copies and other programs leave it."""
+    """Draw a file as editors, copies and other programs leave it."""
     place = draw(st.integers(0, len(content)))
     lines = content.split(b"\n")
     line = draw(st.integers(0, len(lines) - 1))
@@ -164,7 +164,7 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
 
 @st.composite
 def recipe_files(draw: st.DrawFn, trees: list[dict[str, Any]]) -> bytes:
-    """A YAML file: its values broken, or a tag, an anchor or a word put in, or its bytes damaged."""
+    """Draw a YAML file: its values broken, or a tag, an anchor or a word put in, or its bytes damaged."""
     text = yaml.safe_dump(draw(_broken_tree(trees)), sort_keys=False, allow_unicode=draw(st.booleans()))
     kind = draw(st.sampled_from(["plain", "plain", "plain", "tag", "bytes"]))
     if kind == "tag":

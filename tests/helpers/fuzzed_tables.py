@@ -1,4 +1,4 @@
-"""Tables that are almost right: a few odd cells or columns, or a damaged file."""
+"""Draw tables that are almost right: a few odd cells or columns, or a damaged file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CELLS = [
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[str, bytes]:
-    """The extension and the content of a table with a few odd cells or columns, or of one that was damaged."""
+    """Draw the extension and the content of a table with a few odd cells or columns, or of one that was damaged."""
     rows = draw(st.sampled_from([24, 24, 24, 12, 2, 1, 0]))
     columns: list[tuple[str, list[Any]]] = [
         (name, [row[place] for row in sentences(rows)]) for place, name in enumerate(("text", "label"))

@@ -1,4 +1,4 @@
-"""GLUE folders in miniature: the files of a task as GLUE lays them out."""
+"""Write GLUE folders in miniature: the files of a task as GLUE lays them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a launched process does in tests: train recipes, one after the other."""
+"""Train recipes one after the other in a launched process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def train(recipes: dict[str, dict[str, Any]], home: Path, resume: bool = False) 
 
 
 def train_sharded(recipes: dict[str, dict[str, Any]], home: Path, resume: bool = False) -> None:
-    """The same with FSDP, which accelerate leaves out on a CPU: here it takes the CPU for another device."""
+    """Do the same with FSDP, which accelerate leaves out on a CPU: here it takes the CPU for another device."""
     import accelerate.state
     import torch
     from accelerate.utils import DistributedType

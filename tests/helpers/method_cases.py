@@ -1,4 +1,4 @@
-"""Every method with features to try it on: random, ragged, and with garbage where there is padding."""
+"""Give every method with features to try it on: random, ragged, and with garbage where there is padding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPTH, WIDTH = 4, 16
 
 
 def cases():
-    """Each method, and each stage of those that have stages."""
+    """Give each method, and each stage of those that have stages."""
     for name, method in METHODS.items():
         stage = schema_of(method).model_fields.get("stage")
         for choice in get_args(stage.annotation) if stage else [None]:
@@ -29,7 +29,7 @@ def cases():
 
 
 def objective_for(name, options, problem="classification"):
-    """Student and teacher of one shape, so that the student can equal its teacher; prepared as before training."""
+    """Make a prepared objective of a student and a teacher of one shape, so that they can be equal."""
     torch.manual_seed(0)
     shape = ModelShape("bert", DEPTH, WIDTH, 4)
     pair = Pair(shape, shape, problem, PROBLEMS[problem])
@@ -76,7 +76,7 @@ def labels_for(problem, lengths, width=None, left=False, seed=0):
 
 
 def features(wanted, lengths, problem="classification", *, seed=0, width=None, left=False, grad=False):
-    """Features of exactly what is wanted; masked positions hold garbage that nobody may read."""
+    """Draw features of exactly what is wanted; masked positions hold garbage that nobody may read."""
     mask = mask_of(lengths, width, left)
 
     def tokens(kind, layer, size=WIDTH):

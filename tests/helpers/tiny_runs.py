@@ -1,4 +1,4 @@
-"""Trained runs of tiny models, of every kind that an analysis must take."""
+"""Train runs of tiny models, of every kind that an analysis must take."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BATCHES, BATCH = 8, 5  # of the validation data: so many, so large
 
 
 class TinyRuns:
-    """``runs("kd")``: the run directory of that name, trained when it is first asked for."""
+    """Train a run when it is first asked for; ``runs("kd")`` is its directory."""
 
     def __init__(self, home: Path, tokenizer_folder: Path) -> None:
         self.home, self.words = home, {"bert": tokenizer_folder, "gpt2": make_bpe(home / "words", "gpt2")}
@@ -64,7 +64,7 @@ class TinyRuns:
         return values | {"train": TRAIN | spec["train"]}
 
     def teacher(self, family: str, problem: Problem, block: dict[str, Any], headless: bool) -> str:
-        """Its weights are large, so that texts and layers differ in their features as those of a trained model do."""
+        """Save a teacher with large weights, so that its features differ as those of a trained model do."""
         folder = self.home / f"{family}-{problem}{'-headless' * headless}"
         if not folder.exists():
             tokenizer = AutoTokenizer.from_pretrained(self.words[family])
@@ -80,7 +80,7 @@ class TinyRuns:
 
 
 def write_data(problem: Problem, folder: Path) -> dict[str, Any]:
-    """The task block of a recipe; the files are written once."""
+    """Return the task block of a recipe; its files are written once."""
     folder.mkdir(exist_ok=True)
     texts = {split: sentences(count, seed=count) for split, count in SIZES.items()}
     if problem == "span":
@@ -122,6 +122,6 @@ def questions(split: str, rows: list[tuple[str, str]]) -> dict[str, Any]:
 
 
 def recipe_of(folder: Path) -> dict[str, Any]:
-    """Of a run's last stage."""
+    """Return the recipe of a run's last stage."""
     recipe: dict[str, Any] = yaml.safe_load((folder / "recipe.yaml").read_text())
     return recipe["stages"][-1] if "stages" in recipe else recipe

@@ -1,4 +1,4 @@
-"""Two processes on this machine that run the same function, as a launcher would start them."""
+"""Run the same function in two processes on this machine, as a launcher would start them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from limbeck._internal.processes import exit_launched, join_processes
 
 
 def in_processes(job: Callable[..., Any], folder: Path, *given: Any, count: int = 2) -> list[Any]:
-    """What each of them returned; ``job`` is a function of a module, so that they can import it."""
+    """Return what each of them returned; ``job`` is a function of a module, so that they can import it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

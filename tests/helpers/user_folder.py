@@ -1,4 +1,4 @@
-"""A user's folder with a bit of everything, for tests of what commands do there."""
+"""Fill a user's folder with a bit of everything, for tests of what commands do there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from limbeck import execute, load_recipe
 
 
 class Desk(Watched):
-    """A user's folder: data, a teacher, a recipe and a study in ``in``, and two finished runs in ``runs``."""
+    """Hold a user's folder: data, a teacher, a recipe and a study in ``in``, and two finished runs in ``runs``."""
 
     def __init__(self, home: Path, model: Path) -> None:
         import matplotlib.font_manager  # noqa: F401  # writes a list of fonts into the user's home the first time

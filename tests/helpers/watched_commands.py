@@ -27,7 +27,7 @@ _CHANGES["os.symlink"] = (2, 2)
 
 
 class Hangs(BaseException):
-    """No 'except Exception' must stop it."""
+    """Stop a command that hangs; no 'except Exception' must catch it."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """What the user is told, in one line."""
+        """Return what the user is told, in one line."""
         return " ".join(self.err.replace("│", " ").split())
 
 
 @dataclass
 class _Guard:
-    """Hears which files are written, and lets nothing be written outside of ``home``: a test may try anything.
+    """Hear which files are written, and let nothing be written outside of ``home``: a test may try anything.
 
     An audit hook cannot be removed, so there is one that is told when to listen.
     """
@@ -94,7 +94,7 @@ _GUARD = _Guard()
 
 
 class Watched:
-    """``watched("validate", "recipe.yaml")`` in the folder ``work``; the user's home and the like lie beside it."""
+    """Run ``watched("validate", "recipe.yaml")`` in the folder ``work``; the user's home and the like lie beside it."""
 
     def __init__(self, home: Path) -> None:
         self.home, self.work, self.temporary = home, home / "the" / "user" / "work", home / "tmp"
@@ -134,7 +134,7 @@ class Watched:
 
     @contextmanager
     def _at_home(self) -> Iterator[None]:
-        """Whatever the command changes of this process is put back."""
+        """Put back whatever the command changes of this process."""
         logger, cwd, path = logging.getLogger("limbeck"), os.getcwd(), list(sys.path)
         handlers, level = logger.handlers, logger.level
         os.chdir(self.work)

@@ -1,4 +1,4 @@
-"""A program that scores an exported model by accuracy as anybody would, where limbeck cannot be imported.
+"""Score an exported model by accuracy as anybody would, where limbeck cannot be imported.
 
 python without_limbeck.py FOLDER EXAMPLES.json: prints the accuracy on rows of texts and a label's name.
 """

@@ -1,4 +1,4 @@
-"""What an analysis measures in tiny runs of every kind, against plain transformers and on cases with known answers."""
+"""Check what an analysis measures in tiny runs against plain transformers and on cases with known answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK = Settings(cost=False)
 
 
 def hashes(folder):
-    """Of everything but the analysis."""
+    """Note everything but the analysis."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file() and file.parent != folder / "analysis")
     return {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
@@ -82,7 +82,7 @@ def check_cost(path, found, recipe, name):
 
 
 def test_the_fastest_of_turns(monkeypatch):
-    """The first turn does not count, and the sides take turns."""
+    """Leave the first turn out, and let the sides take turns."""
     clock, turns = [0.0], []
     monkeypatch.setattr(cost.time, "perf_counter", lambda: clock[0])
 
@@ -98,7 +98,7 @@ def test_the_fastest_of_turns(monkeypatch):
 
 
 def seen_by(model, batch):
-    """Every layer's hidden states, from transformers itself."""
+    """Return every layer's hidden states, from transformers itself."""
     names = ("input_ids", "attention_mask", "token_type_ids")
     with torch.no_grad():
         return model.eval()(**{name: batch[name] for name in names}, output_hidden_states=True).hidden_states
@@ -184,7 +184,7 @@ def test_a_student_that_is_its_teacher(run):
 
 @pytest.mark.parametrize("name", ["narrow", "stages"])
 def test_the_student_before_training_is_the_one_that_training_began_with(run, trained, name):
-    """Its weights were random, or those of the stage before."""
+    """Make it again: its weights were random, or those of the stage before."""
     models = load_run(run(name), 8)
     source = trained(name) / "stage-1" if name == "stages" else trained(name)  # which was not changed by training
     weights = AutoModelForSequenceClassification.from_pretrained(source / "student").state_dict()
@@ -216,7 +216,7 @@ def test_a_memory_larger_than_the_sample_of_the_training_data(run, monkeypatch):
 
 
 def test_terms_on_validation_data_and_how_hard_they_pull(run, tmp_path):
-    """The task's loss in plain transformers: before training, after it, and its gradient with its weight."""
+    """Compute the task's loss in plain transformers: before training, after it, and its gradient with its weight."""
     kd, fsd = (load_run(run(name), 1000) for name in ("kd", "fsd"))
     found = dev_terms.measure(kd, {"kd": kd, "fsd": fsd}, tmp_path)
     models = {"before": kd.before, "kd": kd.after, "fsd": fsd.after}

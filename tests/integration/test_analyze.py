@@ -1,4 +1,4 @@
-"""``limbeck analyze`` as a user runs it: what is kept, measured again, found elsewhere or missing."""
+"""Run ``limbeck analyze`` as a user does: what is kept, measured again, found elsewhere or missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def times(folder):
 
 @pytest.fixture()
 def counted(monkeypatch):
-    """How many examples live teachers and students were run on, call by call."""
+    """Count how many examples live teachers and students were run on, call by call."""
     calls = {"teacher": [], "all": []}
     teacher, capture = LiveTeacher.__call__, Capture.__call__
 
@@ -50,7 +50,7 @@ def counted(monkeypatch):
 
 @pytest.fixture()
 def undrawn(monkeypatch):
-    """Without the figures, which take longer than everything else."""
+    """Leave out the figures, which take longer than everything else."""
     monkeypatch.setattr("limbeck.report.figures.all_figures", lambda results: [])
     monkeypatch.setattr("limbeck.report.folder.write_folder", lambda figures, tables, folder: [])
 
@@ -172,7 +172,7 @@ def test_a_report_leaves_out_what_cannot_be_measured(command, run, tmp_path):
 
 @pytest.mark.parametrize("name", ["kd", "stages"])
 def test_what_is_elsewhere_now(command, undrawn, run, trained, tmp_path, name):
-    """The same words for runs with and without stages."""
+    """Expect the same words for runs with and without stages."""
     path = run(name)
     for place in ("bert-classification", "data-classification"):
         shutil.copytree(trained.home / place, tmp_path / "moved" / place)
@@ -224,7 +224,7 @@ def test_a_damaged_record(command, undrawn, run):
 
 @pytest.mark.parametrize("name", ["kd", "regression", "multi_label", "tokens", "span", "gpt2"])
 def test_runs_keep_the_answers_of_their_teacher(trained, name):
-    """As the teacher gives them itself, in the order of the student's."""
+    """Expect them as the teacher gives them itself, in the order of the student's."""
     path = trained(name)
     saved = pq.read_table(path / "predictions.parquet").to_pydict()
     recipe = load_recipe(path / "recipe.yaml")

@@ -1,4 +1,4 @@
-"""What a user can get wrong: one clear message, a non-zero exit, no traceback, nothing overwritten."""
+"""Get wrong what a user can: one clear message, a non-zero exit, no traceback, nothing overwritten."""
 
 from __future__ import annotations
 

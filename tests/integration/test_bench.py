@@ -1,4 +1,4 @@
-"""Measuring tiny models through the command line: what can be counted is exact, what is timed is there."""
+"""Measure tiny models through the command line: what can be counted is exact, what is timed is there."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_bench_measures_every_form_at_every_size(teacher_folder, student_folder,
 
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="only Linux tells how much memory was used")
 def test_memory_is_that_of_the_model_and_not_of_the_libraries(teacher_folder, tmp_path):
-    """26 MB of embeddings are seen; hundreds of MB of torch are not."""
+    """See 26 MB of embeddings, and not the hundreds of MB of torch."""
     model = tiny_model("bert", depth=1, vocab_size=200_000)
     model.save_pretrained(tmp_path / "large")
     AutoTokenizer.from_pretrained(teacher_folder).save_pretrained(tmp_path / "large")

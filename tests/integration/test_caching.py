@@ -475,7 +475,7 @@ class Stopped(Exception):
 
 @pytest.fixture()
 def stopping(monkeypatch):
-    """``stopping(n)``: the n-th step of the next training fails."""
+    """Make the n-th step of the next training fail: ``stopping(n)``."""
     real, left = DistillTrainer.compute_loss, [None]
 
     def step(self, *args, **kwargs):

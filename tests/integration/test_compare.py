@@ -1,4 +1,4 @@
-"""``limbeck compare`` as a user runs it, on run directories and studies that were written by hand."""
+"""Run ``limbeck compare`` as a user does, on run directories and studies that were written by hand."""
 
 from __future__ import annotations
 

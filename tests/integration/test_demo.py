@@ -1,4 +1,4 @@
-"""The demo, cut short: the same steps with fewer of them."""
+"""Run the demo cut short: the same steps with fewer of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of all validation data, files for official evaluations, and GLUE in one table: the commands on tiny models."""
+"""Score all validation data, write files for official evaluations, and show GLUE in one table, on tiny models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def call(capsys, monkeypatch, tmp_path):
 
 @pytest.fixture()
 def model(tmp_path, tokenizer):
-    """A tiny model for a GLUE task whose predictions differ from text to text."""
+    """Save a tiny model for a GLUE task whose predictions differ from text to text."""
 
     def make(name):
         names = LABELS[name]
@@ -61,7 +61,7 @@ def model(tmp_path, tokenizer):
 
 
 def predicted(network, tokenizer, task, split):
-    """Row by row, without limbeck's batches."""
+    """Compute row by row, without limbeck's batches."""
     rows = zip(*(task.split(split)[column] for column in task.text_columns), strict=True)
     with torch.no_grad():
         return torch.cat([network(**tokenizer(*row, return_tensors="pt")).logits for row in rows]).numpy()

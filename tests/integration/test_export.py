@@ -1,4 +1,4 @@
-"""Exported folders answer as their model did, tell no more than they should, and are not written otherwise."""
+"""Export folders that answer as their model did and tell no more than they should, or write nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = ("kd", "gpt2", "regression", "multi_label", "tokens", "span", "stages", 
 
 @pytest.fixture(scope="module")
 def exported(trained, tmp_path_factory):
-    """A run in each form, made when it is first asked for."""
+    """Export a run in a form when it is first asked for."""
     home = tmp_path_factory.mktemp("exports")
 
     def make(form, name="kd"):
@@ -46,7 +46,7 @@ def exported(trained, tmp_path_factory):
 
 
 def run_card(folder, monkeypatch, capsys):
-    """What the program in the model card prints."""
+    """Return what the program in the model card prints."""
     code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), flags=re.DOTALL)
     monkeypatch.chdir(folder)
     exec(compile(code[1], str(folder), "exec"), {})
@@ -128,7 +128,7 @@ def test_options_that_hold_paths_or_tokens_are_not_in_the_card(run):
 
 
 def test_a_decoder_that_was_padded_on_the_left_needs_no_care_any_more(run, monkeypatch, capsys):
-    """Its positions would move with the padding; nobody but limbeck moves them back."""
+    """Pad it on the right: its positions would move with the padding, and nobody but limbeck moves them back."""
     folder = run("gpt2")
     config = folder / "student" / "tokenizer_config.json"
     config.write_text(json.dumps(read_json(config) | {"padding_side": "left"}))
@@ -148,7 +148,7 @@ def test_segments_are_not_made_for_models_without(family, trained, tokenizer, tm
 
 
 def damaged(source, change):
-    """An exporter that writes a whole file with other weights in the head."""
+    """Return an exporter that writes a whole file with other weights in the head."""
 
     def write(model, inputs, folder, form):
         import onnx

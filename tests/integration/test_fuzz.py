@@ -1,4 +1,4 @@
-"""Inputs that are almost right, through the command itself: each ends well, or with one clear message.
+"""Give the command inputs that are almost right: each ends well, or with one clear message.
 
 ``LIMBECK_FUZZ=5000`` runs so many of them, other ones each time; without it 500, always the same.
 """
@@ -36,10 +36,10 @@ def inputs(share: float) -> settings:
 
 
 class Judge(Desk):
-    """Says what must not be about a command, and puts everything back as it was."""
+    """Say what must not be about a command, and put everything back as it was."""
 
     def wrong_with(self, words: Sequence[str], outputs: Sequence[str]) -> str:
-        """Do it; what must not be about it, or nothing."""
+        """Do it; return what must not be about it, or nothing."""
         outcome = self("--quiet", *words)
         found = _wrong_end(outcome, words) or self._wrong_files(outcome, outputs)
         if outcome.changed:
@@ -61,7 +61,7 @@ class Judge(Desk):
         return ""
 
     def _is_temporary(self, path: Path, allowed: Sequence[Path]) -> bool:
-        """What is gone again, and was where temporary files are or beside what it became."""
+        """Say whether it is gone again, and was where temporary files are or beside what it became."""
         beside = path.name.startswith(".") and any(path.parent == place.parent for place in allowed)
         return beside or path.is_relative_to(self.temporary)
 

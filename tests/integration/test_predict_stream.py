@@ -1,4 +1,4 @@
-"""Predictions for files of any size: some rows in memory, in the file's order, and nothing written for a bad file."""
+"""Predict for files of any size: some rows in memory, in the file's order, and nothing written for a bad file."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_failure_on_the_way_leaves_nothing(teacher_folder, tmp_path, monkeypat
 
 
 def test_a_quote_at_the_end_of_a_tsv_counts(teacher_folder, tmp_path, few_rows):
-    """Quoted as in a CSV from the first row to the last, or not at all."""
+    """Quote as in a CSV from the first row to the last, or not at all."""
     rows = ['"a ""big"" cat"'] * 30
     for end, same in (('"a dog"', 'a "big" cat'), ('5" dog', '"a ""big"" cat"')):
         (tmp_path / "quoted.tsv").write_text("n\ttext\n" + "".join(f"1\t{row}\n" for row in [*rows, end]))

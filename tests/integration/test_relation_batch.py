@@ -1,4 +1,4 @@
-"""``relation_batch``: a step of more examples than are in memory at once has the value and gradients of all."""
+"""Take a step of more examples than are in memory at once: ``relation_batch`` gives value and gradients of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes from elsewhere - models, runs, recipes, data - runs no code, and writes and tells nothing elsewhere."""
+"""Open what comes from elsewhere (models, runs, recipes, data): it runs no code, and writes and tells nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def desk(shared: Desk) -> Desk:
 
 
 class Bomb:
-    """Unpickling it leaves a mark."""
+    """Leave a mark when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -70,7 +70,7 @@ def refused(desk: Desk, bomb: Bomb, *words: Any) -> str:
 
 
 def pickled_weights(folder: Path, bomb: Bomb) -> None:
-    """A model whose weights are in PyTorch's pickle only, as many on the hub are."""
+    """Save a model whose weights are in PyTorch's pickle only, as many on the hub are."""
     (folder / "model.safetensors").unlink()
     torch.save({"classifier.weight": bomb}, folder / "pytorch_model.bin")
 
@@ -212,7 +212,7 @@ def test_overrides_make_no_objects(desk: Desk, bomb: Bomb, key: str, value: str)
 
 
 def only_in(desk: Desk, outcome: Outcome, *places: str) -> None:
-    """Nothing was written but there, nor was that tried."""
+    """Check that nothing was written but there, nor was that tried."""
     allowed = [desk.work / place for place in places]
     for path in outcome.changed:
         assert any(path.is_relative_to(place) for place in allowed), path

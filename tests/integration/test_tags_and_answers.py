@@ -1,4 +1,4 @@
-"""Tags and answers from files to predictions, on tiny models: train, distil with and without a cache, predict."""
+"""Go from files to tags and answers on tiny models: train, distil with and without a cache, predict."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TASKS = ["tokens", "squad/1.1", "squad/2.0"]
 
 
 def text_of(chance, length, animal=True):
-    """Words with one animal among them, if any: (words, its first word, the word after its last)."""
+    """Draw words with one animal among them, if any: (words, its first word, the word after its last)."""
     words = [chance.choice(OTHERS) for _ in range(length)]
     if not animal:
         return words, 0, 0
@@ -92,7 +92,7 @@ def block(files, name):
 
 @pytest.fixture(scope="module")
 def teachers(files, tokenizer_folder, tmp_path_factory):
-    """A trained model for each task."""
+    """Train a model for each task."""
     runs, made = tmp_path_factory.mktemp("teachers"), {}
 
     def make(name):
@@ -116,7 +116,7 @@ def distil(files, teacher, name, method, folder, cache="off", **train):
 
 @pytest.mark.parametrize(("name", "least"), [("tokens", 0.95), ("squad/1.1", 0.8), ("squad/2.0", 0.8)])
 def test_a_tiny_model_learns(teachers, name, least):
-    """What can be read off single words is learned, so labels, decoding and scores must fit together."""
+    """Learn what can be read off single words, for which labels, decoding and scores must fit together."""
     metrics = teachers(name).metrics()
     assert metrics["score"] > least
     assert metrics["examples"] == 30  # questions, not windows
@@ -223,7 +223,7 @@ def test_predicting_tags(files, teachers, command, tmp_path):
 @pytest.mark.parametrize("name", TASKS[1:])
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
 def test_predicting_answers(files, teachers, command, name, ending, tmp_path):
-    """The same answers as in the run, from a file without labels."""
+    """Expect the same answers as in the run, from a file without labels."""
     run = teachers(name)
     dev = load_task(name, **options(files, name)).split("validation")
     with (tmp_path / "questions.csv").open("w", newline="") as file:
@@ -241,7 +241,7 @@ def test_predicting_answers(files, teachers, command, name, ending, tmp_path):
 
 
 def test_predictions_use_the_decoding_of_the_run(files, teachers, command, tmp_path):
-    """Its longest answer, as one of the settings that a prediction must share with it."""
+    """Change its longest answer, one of the settings that a prediction must share with it."""
     run = tmp_path / "copy"
     shutil.copytree(teachers("squad/1.1").path, run)
     recipe = (run / "recipe.yaml").read_text()
@@ -312,7 +312,7 @@ def test_options_that_make_no_sense(files, command, tokenizer_folder):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_checkpoint_of_another_task_can_be_fine_tuned(files, tmp_path, tokenizer, name):
-    """Its head had three classes of texts; a new one is made."""
+    """Make a new head: its own had three classes of texts."""
     tiny_model("bert", num_labels=3).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")
     values = {"task": block(files, name), "student": {"model": str(tmp_path / "other")}, "method": {"name": "ft"}}
@@ -344,7 +344,7 @@ def test_a_teacher_of_another_task_is_refused(files, command, teachers, tmp_path
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("method", ["ft", "kd", "ics"])
 def test_padding_changes_no_loss(files, teachers, tokenizer_folder, name, method, side):
-    """The terms of an objective on random outputs, the same whatever the width and side of the padding."""
+    """Return the terms of an objective on random outputs, the same whatever the width and side of the padding."""
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_folder, padding_side=side)
     task = load_task(name, **options(files, name))
     rows = task.encode("train", tokenizer, 32).select(range(6))
@@ -354,7 +354,7 @@ def test_padding_changes_no_loss(files, teachers, tokenizer_folder, name, method
     width = model.config.hidden_size
 
     def random_features(batch, seed):
-        """Each real token has its own numbers; padding has others."""
+        """Give each real token its own numbers, and padding others."""
         generator = torch.Generator().manual_seed(seed)
         mask = batch["attention_mask"].bool()
         noise = torch.Generator().manual_seed(len(mask[0]))
@@ -374,7 +374,7 @@ def test_padding_changes_no_loss(files, teachers, tokenizer_folder, name, method
 
 
 def test_a_batch_in_which_nothing_is_decided_has_no_loss(tokenizer):
-    """A sentence of characters that the vocabulary drops."""
+    """Tag a sentence of characters that the vocabulary drops."""
     model = tiny_model("bert", num_labels=3)
     batch = Collator(tokenizer, problem="tokens")(
         [{"input_ids": [2, 3], "attention_mask": [1, 1], "labels": [-100] * 2}]

@@ -1,4 +1,4 @@
-"""docs/your-own-data.md from top to bottom, as printed; small stand-ins have the names of the models it uses."""
+"""Run docs/your-own-data.md from top to bottom, as printed; small stand-ins have the names of its models."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def stand_in(folder, texts, model_type, **sizes):
 
 
 def commands(block):
-    """(variables set before it, the words after ``limbeck``) of each command."""
+    """Return (variables set before it, the words after ``limbeck``) of each command."""
     for line in block.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if words:
@@ -58,7 +58,7 @@ def commands(block):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """The folder in which every block of the page has run, and what each command printed."""
+    """Return the folder in which every block of the page has run, and what each command printed."""
     folder, printed = tmp_path_factory.mktemp("page"), {}
     for name, settings in STAND_INS.items():
         stand_in(folder / name, [PAGE], **settings)
@@ -98,7 +98,7 @@ def test_every_block_of_the_page_runs(page):
 
 
 def test_the_profile_on_the_page_is_what_is_printed(page):
-    """But for the lengths, which follow from the model's vocabulary."""
+    """Leave out the lengths, which follow from the model's vocabulary."""
     _, printed = page
 
     def table(text):
@@ -143,7 +143,7 @@ def test_names_of_labels_are_in_the_exported_models_and_in_the_predictions(page)
 
 
 def test_single_texts_and_pairs_reach_the_model_as_such(page, monkeypatch):
-    """A pair has a second segment, a single text has not."""
+    """Expect a second segment in a pair, and none in a single text."""
     from limbeck.training.assemble import assemble, load_data
 
     folder, _ = page
@@ -160,7 +160,7 @@ def test_single_texts_and_pairs_reach_the_model_as_such(page, monkeypatch):
 
 @pytest.fixture(scope="module")
 def long_texts(tmp_path_factory):
-    """199 texts of 10 words and one of 100, and a model that reads 64 tokens."""
+    """Write 199 texts of 10 words and one of 100, and a model that reads 64 tokens."""
     folder = tmp_path_factory.mktemp("long")
     words = [f"w{i}" for i in range(10)]
     rows = [(" ".join(words), "ab"[i % 2]) for i in range(199)] + [(" ".join(words * 10), "a")]
@@ -204,7 +204,7 @@ def test_the_length_is_chosen_said_written_and_used_again(long_texts, tmp_path, 
 
 
 def lengths_read(run, file):
-    """The widths of the batches that evaluate and predict give to the model of a run."""
+    """Note the widths of the batches that evaluate and predict give to the model of a run."""
     import limbeck.inference.logits
 
     widths, original = set(), limbeck.inference.logits.model_inputs

@@ -52,7 +52,7 @@ def test_a_teacher_for_each_glue_task(name, tmp_path):
 
 @pytest.fixture(scope="module")
 def small_teacher(tmp_path_factory):
-    """A small teacher for a task, made once."""
+    """Make a small teacher for a task, once."""
     made = {}
 
     def make(name):
@@ -128,7 +128,7 @@ def test_a_real_encoder_on_real_data_through_the_command_line(name, limbeck, tmp
 @needs_encoder
 @pytest.mark.slow
 def test_stages_of_a_real_encoder_through_the_command_line(limbeck, tmp_path):
-    """TinyBERT on MRPC, and a stage on plain text before the task."""
+    """Run TinyBERT on MRPC, and a stage on plain text before the task."""
     data = ["--data-dir", GLUE, "--max-length", "64", "--batch-size", "16", "train.max_steps=3"]
     limbeck("finetune", "glue/mrpc", "--model", ENCODER, *data, "-o", "teacher")
     keep = ["--teacher", "teacher", "--keep", "uniform:3"]
@@ -152,7 +152,7 @@ def test_stages_of_a_real_encoder_through_the_command_line(limbeck, tmp_path):
 
 
 def small_squad(version, folder):
-    """Some paragraphs of the real files, as files of the same format."""
+    """Write some paragraphs of the real files, as files of the same format."""
     for stem, paragraphs in (("train", 12), ("dev", 6)):
         content = read_json(SQUAD / f"{stem}-v{version}.json")
         for article in content["data"]:
@@ -168,13 +168,13 @@ def entities():
 
 
 def banking(folder):
-    """Its test file stands in for the validation file that it does not have."""
+    """Let its test file stand in for the validation file that it does not have."""
     files = {"train": str(BANKING / "train.csv"), "validation": str(BANKING / "test.csv")}
     return {"name": "table", "text": "text", "label": "category", "max_length": 48} | files
 
 
 def clinc(folder):
-    """150 intents, and texts that have none of them as a class of its own."""
+    """Write 150 intents, and texts that have none of them as a class of its own."""
     content = read_json(CLINC / "data_small.json")
     files = {}
     for split, stem in (("train", "train"), ("validation", "val"), ("test", "test")):
@@ -230,7 +230,7 @@ def test_a_teacher_and_a_student_for_answers_tags_and_intents(name, tmp_path):
 @needs_encoder
 @pytest.mark.slow
 def test_a_real_encoder_learns_intents(tmp_path):
-    """Far more than the 1.3% of chance after a few steps, which mixed up labels would not allow."""
+    """Score far above the 1.3% of chance after a few steps, which mixed up labels would not allow."""
     task = banking(tmp_path)
     with Path(task["validation"]).open(newline="") as file:
         rows = list(csv.reader(file))
