@@ -96,7 +96,9 @@ def test_the_version_is_written_once():
     written = re.compile(rf"(?<![\d.]){re.escape(version)}(?![\d.])")
     # not CHANGELOG.md, whose headings are versions, nor constraints.txt, where others may have the same
     files = [ROOT / name for name in ("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md")]
-    files += [file for folder in ("src", "evidence", "docs", "benchmarks") for file in (ROOT / folder).rglob("*")]
+    files += [
+        file for folder in (f"src/{PACKAGE}", "evidence", "docs", "benchmarks") for file in (ROOT / folder).rglob("*")
+    ]
     kinds = {".py", ".pyi", ".md", ".yaml", ".toml", ""}
     places = [
         file
