@@ -13,7 +13,7 @@ from helpers.tiny import read_json
 from limbeck import execute, load_recipe
 from limbeck.analysis.analyze import Settings, analyze
 from limbeck.analysis.decisions import decisions_of
-from limbeck.analysis.geometry_pass import Seen
+from limbeck.analysis.geometry_pass import ModelMeasures
 from limbeck.analysis.record import read_record
 from limbeck.distillation.teachers import LiveTeacher
 from limbeck.inference.logits import predict_logits
@@ -108,13 +108,13 @@ def test_chosen_sentences(run):
 def test_the_number_of_examples_is_capped(run, counted, monkeypatch, name):
     path = run(name)
     counted["all"].clear()  # of training
-    held, update = [], Seen.update
+    held, update = [], ModelMeasures.update
 
     def watched(self, *more):
         update(self, *more)
         held.append(sum(map(len, self.rows)))
 
-    monkeypatch.setattr(Seen, "update", watched)
+    monkeypatch.setattr(ModelMeasures, "update", watched)
     (record,) = analyze([path], Settings(examples=16, cost=False))
     assert record.settings["examples"] == max(held) == 16 and record.settings["batch_size"] == 4
     assert record.arrays["heat_map.after"].shape == (4, 4)
