@@ -218,7 +218,7 @@ def test_a_memory_larger_than_the_sample_of_the_training_data(run, monkeypatch):
 def test_terms_on_validation_data_and_how_hard_they_pull(run, tmp_path):
     """Compute the task's loss in plain transformers: before training, after it, and its gradient with its weight."""
     kd, fsd = (load_run(run(name), 1000) for name in ("kd", "fsd"))
-    found = dev_terms.measure(kd, {"kd": kd, "fsd": fsd}, tmp_path)
+    found = dev_terms.measure_terms(kd, {"kd": kd, "fsd": fsd}, tmp_path)
     models = {"before": kd.before, "kd": kd.after, "fsd": fsd.after}
     inputs = ("input_ids", "attention_mask", "labels")
     batches = [{name: batch[name] for name in inputs} for batch in kd.batches()]
@@ -234,4 +234,4 @@ def test_terms_on_validation_data_and_how_hard_they_pull(run, tmp_path):
         pulls.append(torch.stack(norms).norm().item())
     assert found["pulls"]["task"] == pytest.approx(np.mean(pulls), rel=1e-5)
     # FSD's memory was prepared from the training data, and is not kept
-    assert set(dev_terms.measure(fsd, {}, tmp_path)["pulls"]) == {"task", "kd", "intra", "local"}
+    assert set(dev_terms.measure_terms(fsd, {}, tmp_path)["pulls"]) == {"task", "kd", "intra", "local"}
