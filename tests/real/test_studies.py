@@ -116,7 +116,7 @@ def test_a_study_killed_again_and_again_finishes_as_if_it_had_not_been(kills, sm
 def test_interrupting_says_how_to_go_on(small_study, tmp_path):
     folder = tmp_path / "study"
     process = start(small_study, folder, "--workers", "2")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not list(folder.glob("runs/*/recipe.yaml")) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
