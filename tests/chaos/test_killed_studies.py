@@ -16,8 +16,8 @@ from helpers.saved_runs import read_json
 pytestmark = pytest.mark.chaos
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
-def test_quick_runs_that_are_killed_are_each_done_once(kills, tmp_path):
+@pytest.mark.parametrize(("kills", "seconds"), [(1, 0.05), pytest.param(10, 0.25, marks=pytest.mark.slow)])
+def test_quick_runs_that_are_killed_are_each_done_once(kills, seconds, tmp_path):
     study = {
         "tasks": ["glue/rte", "glue/cola", "glue/mrpc"],
         "teacher": {"model": "big"},
@@ -28,7 +28,7 @@ def test_quick_runs_that_are_killed_are_each_done_once(kills, tmp_path):
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(study))
     folder, draw, snapshots = tmp_path / "out", random.Random(1), {}
     words = [sys.executable, "-m", "helpers.fake_training", str(tmp_path / "my.yaml"), str(folder)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "FAKE_SECONDS": "0.25"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "FAKE_SECONDS": str(seconds)}
 
     def begin(workers):
         return subprocess.Popen([*words, workers], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
