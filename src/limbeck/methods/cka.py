@@ -50,8 +50,8 @@ def cka(
     """
 
     def distance(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
-        value = similarity.cka(x, y, mask=mask, estimator=estimator, kernel=kernel)
-        return torch.where(value == 0, 0, 1 - value)  # 0 exactly: CKA does not exist here
+        value, exists = similarity.cka_with_validity(x, y, mask=mask, estimator=estimator, kernel=kernel)
+        return torch.where(exists, 1 - value, 0)
 
     return Objective(
         task=(gamma, TaskLoss(pair)),

@@ -1,4 +1,4 @@
-"""Similarity of hidden representations: pure tensor functions that need torch and nothing else.
+"""Compare hidden representations by pure tensor functions that need torch and nothing else.
 
 Student first, teacher second; padding never leaks; statistics in float32 or float64 under any autocast; where
 a statistic does not exist the result is a finite 0 with zero gradient.
@@ -6,7 +6,7 @@ a statistic does not exist the result is a finite 0 with zero gradient.
 
 from ._moments import gradients_to_teacher, kept, masked_difference, squared_norm, teacher_side
 from .attention import attention_kl, attention_loss, attention_mse, attention_scores, split_heads
-from .cka import MinibatchCKA, cka
+from .cka import MinibatchCKA, cka, cka_with_validity
 from .distances import rkd_angle, rkd_distance
 from .grams import cckd_distance, spkd_distance, unit
 from .kmeans import KMeans, kmeans
@@ -33,6 +33,7 @@ __all__ = [
     "attention_scores",
     "cckd_distance",
     "cka",
+    "cka_with_validity",
     "gradients_to_teacher",
     "kept",
     "kmeans",

@@ -13,7 +13,7 @@ from sklearn.cluster import KMeans
 from limbeck import METHODS, Features, Pair, Wanted
 from limbeck.distillation.pair import ModelShape
 from limbeck.errors import ModelError, RecipeError
-from limbeck.methods.fsd import to_centroids
+from limbeck.methods.fsd_terms import to_centroids
 
 LENGTHS = (4, 2, 3, 4, 3)
 LABELS = [0, 1, 0, 1, 0]
@@ -273,17 +273,11 @@ def test_ics_widths():
     assert [tuple(p.shape) for p in objective.parameters()] == [(DT, DS)]
 
 
-class FakeBatches(list):
-    folder = None
-
-
 def prepared(objective, teacher_features, folder=None):
     """Run the memory stage on a teacher that answers with these features."""
     batch = {"attention_mask": teacher_features.mask.long(), "input_ids": teacher_features.mask.long()}
-    batches = FakeBatches([batch])
-    batches.folder = folder
     torch.manual_seed(0)
-    objective.prepare(lambda batch, wanted: teacher_features, batches)
+    objective.prepare(lambda batch, wanted: teacher_features, [batch], folder)
     return objective
 
 
@@ -366,10 +360,8 @@ def test_fsd_memory_stage_continues_where_it_stopped(tmp_path):
     def teacher_must_rest(batch, wanted):
         raise AssertionError("everything was cached")
 
-    batches = FakeBatches([{"attention_mask": teacher.mask.long()}])
-    batches.folder = tmp_path
     again = METHODS["fsd_g"](make_pair(), memory=2, passes=3)
-    again.prepare(teacher_must_rest, batches)
+    again.prepare(teacher_must_rest, [{"attention_mask": teacher.mask.long()}], tmp_path)
 
 
 def test_fsd_memory_round_trips_through_a_state_dict():
