@@ -398,3 +398,24 @@ def test_layers_that_do_not_exist(name):
 def test_methods_that_need_a_teacher_say_so(name):
     with pytest.raises(ModelError, match="needs a teacher"):
         METHODS[name](Pair(ModelShape("bert", 2, 8, 1), None, "classification", 2))
+
+
+@pytest.mark.parametrize("name", ["fsd_l", "cka"])
+def test_a_cka_of_zero_is_no_missing_cka(name):
+    """Samples that the two models order independently: CKA exists and is 0, so that the loss is not at its minimum."""
+    signs = torch.tensor([[1.0, 1, -1, -1], [1, -1, 1, -1]])
+    sides = [side[:, None, None].requires_grad_() for side in signs]  # B=4, L=1, D=1
+    mask = torch.ones(4, 1, dtype=torch.bool)
+    shape = ModelShape("bert", 2, 1, 1)
+    options = {"estimator": "biased", "layers": [(1, 1)]} if name == "cka" else {}
+    objective = METHODS[name](Pair(shape, shape, "classification", 2), **options)
+    features = [Features(mask, hidden={1: side}) for side in sides]
+    term = objective.terms["sim" if name == "cka" else "local"]
+    value = term(*features, {})
+    expected = 1.0 if name == "cka" else -math.log(torch.finfo(torch.float32).tiny)
+    assert value.item() == pytest.approx(expected, rel=1e-6)
+    assert torch.autograd.grad(value, sides[0])[0].isfinite().all()
+    # a constant side, of which there is no CKA, is at 0
+    constant = Features(mask, hidden={1: torch.ones(4, 1, 1, requires_grad=True)})
+    missing = term(constant, features[1], {})
+    assert missing == 0 and not torch.autograd.grad(missing, constant.hidden[1])[0].any()

@@ -303,6 +303,22 @@ def test_metadistils_adam_is_adam():
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
 
 
+def test_metadistils_adam_goes_on_from_a_checkpoint():
+    whole, broken = (distiller("metadistil", *models(), teacher_rate=1e-3) for _ in range(2))
+    torch.manual_seed(0)
+    steps = [[torch.randn_like(parameter) for parameter in whole.teacher.model.parameters()] for _ in range(4)]
+    for gradients in steps:
+        whole.teacher.descend(gradients)
+    for gradients in steps[:2]:
+        broken.teacher.descend(gradients)
+    resumed = distiller("metadistil", *models(), teacher_rate=1e-3)
+    resumed.load_state_dict(broken.state_dict())
+    for gradients in steps[2:]:
+        resumed.teacher.descend(gradients)
+    ours, theirs = resumed.teacher.state_dict(), whole.teacher.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
 @pytest.mark.parametrize(
     "inner", [name for name in METHODS if name not in ("ft", "theseus", "metadistil", "reptiledistil")]
 )
