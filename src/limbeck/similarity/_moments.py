@@ -1,4 +1,4 @@
-"""What every statistic here starts from: the precision, the centred rows and their Gram matrix."""
+"""Prepare what every statistic here starts from: the precision, the centred rows and their Gram matrix."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _teacher = _Teacher()  # not a ContextVar, which torch.compile cannot read
 
 @contextmanager
 def gradients_to_teacher() -> Iterator[None]:
-    """Losses computed in this context have gradients with respect to the teacher's side too.
+    """Let losses that are computed in this context have gradients with respect to the teacher's side too.
 
-    For methods in which the teacher learns: with ``create_graph=True`` the gradient of a later loss reaches the teacher
-    through a gradient step of the student.
+    This is for methods in which the teacher learns: with ``create_graph=True`` the gradient of a later loss reaches the
+    teacher through a gradient step of the student.
     """
     before, _teacher.learns = _teacher.learns, True
     try:
@@ -37,7 +37,7 @@ def gradients_to_teacher() -> Iterator[None]:
 
 
 def teacher_side(t: Tensor) -> Tensor:
-    """What a loss reads of the teacher: ``t`` without gradient, or as it is inside :func:`gradients_to_teacher`."""
+    """Return ``t`` as a loss reads it of the teacher: without gradient unless in :func:`gradients_to_teacher`."""
     return t if _teacher.learns else t.detach()
 
 
@@ -54,19 +54,19 @@ def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def result_dtype(*tensors: Tensor) -> torch.dtype:
-    """float64 where an input is float64, otherwise float32."""
+    """Return float64 where an input is float64, otherwise float32."""
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
 
 
 def working_dtype(*tensors: Tensor, small: bool) -> torch.dtype:
-    """float64 for problems so small that it costs nothing and rounding errors do not average out."""
+    """Return float64 for problems so small that it costs nothing and rounding errors do not average out."""
     if small and tensors[0].device.type != "mps":  # MPS has no float64
         return torch.float64
     return result_dtype(*tensors)
 
 
 def rounding(*tensors: Tensor) -> float:
-    """Relative size below which a quantity derived from these inputs is only their rounding error."""
+    """Return the relative size below which a quantity derived from these inputs is only their rounding error."""
     return 8 * torch.finfo(result_dtype(*tensors)).eps
 
 
@@ -76,7 +76,7 @@ def check_choice(option: str, value: str, known: Collection[str]) -> None:
 
 
 def check_rows(x: Tensor, y: Tensor, mask: Tensor | None) -> None:
-    """Student and teacher rows must correspond one to one; widths may differ."""
+    """Refuse student and teacher rows that do not correspond one to one; widths may differ."""
     if x.dim() < 2 or y.dim() < 2 or x.shape[-2] != y.shape[-2]:
         raise ValueError(
             "Student and teacher need the same rows, as (..., n, d_student) and (..., n, d_teacher); "
@@ -95,7 +95,7 @@ def check_mask(mask: Tensor | None, n: int) -> None:
 
 
 def count_rows(x: Tensor, mask: Tensor | None) -> Tensor:
-    """How many real rows, in the dtype of ``x``."""
+    """Count the real rows, in the dtype of ``x``."""
     if mask is None:
         return torch.full((), x.shape[-2], dtype=x.dtype, device=x.device)
     return mask.sum(-1).to(x.dtype)
@@ -204,17 +204,17 @@ class _Gram(torch.autograd.Function):
 
 
 def gram(x: Tensor) -> Tensor:
-    """Inner products of the rows: (..., n, d) -> (..., n, n)."""
+    """Compute the inner products of the rows: (..., n, d) -> (..., n, n)."""
     return _Gram.apply(x)
 
 
 def differentiable_again(
     value: Callable[..., Tensor], inputs: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """``scale`` times the gradients that were worked out by hand, with the derivatives that autograd finds for them.
+    """Return ``scale`` times gradients that were worked out by hand, with derivatives that autograd finds for them.
 
     Args:
-        value: what the gradients are of, in operations that autograd can differentiate twice.
+        value: the function that the gradients are of, in operations that autograd can differentiate twice.
         inputs: of ``value``. gradients: one for each input; None where it is not needed.
         scale: the gradient with respect to the value.
     """

@@ -1,4 +1,4 @@
-"""Relational knowledge distillation (Park et al. 2019): pairwise distances and triplet angles from Gram matrices."""
+"""Compare pairwise distances and triplet angles, from Gram matrices (RKD, Park et al. 2019, CVPR)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ _CHUNK = 2**17  # angles worked on at a time: 1 MB of float64, which stays in th
 
 @outside_autocast
 def rkd_distance(x: Tensor, y: Tensor) -> Tensor:
-    """``1/B^2 sum_ij smooth_l1(d_ij(x) / m(x) - d_ij(y) / m(y))``, d Euclidean and m its mean over all pairs
-    i != j.
+    """Compute ``1/B^2 sum_ij smooth_l1(d_ij(x) / m(x) - d_ij(y) / m(y))``.
+
+    d is the Euclidean distance and m its mean over all pairs i != j.
 
     Args:
         x, y: (B, D_s) and (B, D_t), student and teacher. The teacher gets no gradient.
@@ -32,8 +33,7 @@ def rkd_distance(x: Tensor, y: Tensor) -> Tensor:
 
 @outside_autocast
 def rkd_angle(x: Tensor, y: Tensor) -> Tensor:
-    """``1/B^3 sum_ijk smooth_l1(cos_ijk(x) - cos_ijk(y))``, cos_ijk of the angle at point i between points j
-    and k.
+    """Compute ``1/B^3 sum_ijk smooth_l1(cos_ijk(x) - cos_ijk(y))``, cos_ijk at point i between points j and k.
 
     ``cos_ijk = (K_jk - K_ij - K_ik + K_ii) / (d_ij d_ik)`` with K the Gram matrix, so B^2 numbers are enough; the B^3
     angles are visited in chunks and never stored. An edge of length 0 has cosine 0 and no gradient.
@@ -53,12 +53,12 @@ def _check_batches(x: Tensor, y: Tensor) -> None:
 
 
 def _centred_gram(x: Tensor) -> Tensor:
-    """In float64 and centred: differences of its entries are all that is used, and near-duplicates make them small."""
+    """Compute the Gram matrix centred and in float64: only differences of its entries count, and may be small."""
     return gram(centre(x.to(working_dtype(x, small=True)), None))
 
 
 def _squared_distances(k: Tensor) -> tuple[Tensor, Tensor]:
-    """|x_i - x_j|^2, and where it is more than the rounding error of the Gram matrix."""
+    """Return |x_i - x_j|^2, and where it is more than the rounding error of the Gram matrix."""
     norms = k.diagonal()
     scale = norms[:, None] + norms
     squared = scale - 2 * k
@@ -67,7 +67,7 @@ def _squared_distances(k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _relative_distances(k: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances over their mean, and whether they are all 0."""
+    """Return distances over their mean, and whether they are all 0."""
     squared, apart = _squared_distances(k)
     distances = torch.where(apart, torch.where(apart, squared, 1).sqrt(), 0)
     mean = distances.sum() / max(len(k) * (len(k) - 1), 1)
@@ -95,7 +95,7 @@ class _AngleLoss(torch.autograd.Function):
 
 
 def _angle_loss(student: Tensor, teacher: Tensor, needs_grad: bool) -> tuple[Tensor, Tensor | None]:
-    """The loss and its gradient with respect to the first Gram matrix, summed up chunk by chunk."""
+    """Return the loss and its gradient with respect to the first Gram matrix, summed up chunk by chunk."""
     n = len(student)
     inverse_s, inverse_t = _inverse_distances(student), _inverse_distances(teacher)
     total = student.new_zeros(())
@@ -113,7 +113,7 @@ def _angle_loss(student: Tensor, teacher: Tensor, needs_grad: bool) -> tuple[Ten
 
 
 def _plain_angle_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """The same with all B^3 angles at once, for autograd."""
+    """Compute the same with all B^3 angles at once, for autograd."""
     cos_s, cos_t = (_cosines(k, _inverse_distances(k), slice(None)) for k in (student, teacher))
     return smooth_l1_loss(cos_s, cos_t, reduction="sum") / max(len(student), 1) ** 3
 
@@ -124,7 +124,7 @@ def _inverse_distances(k: Tensor) -> Tensor:
 
 
 def _cosines(k: Tensor, inverse: Tensor, at: slice) -> Tensor:
-    """cos_ijk for the points i in the chunk: (chunk, B, B)."""
+    """Compute cos_ijk for the points i in the chunk: (chunk, B, B)."""
     rows, own = k[at], k.diagonal()[at]
     half = rows - own[:, None] / 2
     cos = k - half[:, :, None]

@@ -1,4 +1,4 @@
-"""Relations between tokens and between samples, and losses that compare a student's with a teacher's (FCD)."""
+"""Compute relations between tokens and between samples, and compare a student's with a teacher's (FCD)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SMALL = 2**17  # elements up to which float64 is free
 
 @outside_autocast
 def token_relations(h: Tensor, mask: Tensor | None, norm: str = "l2") -> Tensor:
-    """``R_i = N(h_i) N(h_i)'``: for each sample i how its tokens relate, (B, L, D) -> (B, L, L).
+    """Compute ``R_i = N(h_i) N(h_i)'``: for each sample i how its tokens relate, (B, L, D) -> (B, L, L).
 
     Args:
         mask: (B, L) bool, True for real tokens; relations of padding are 0.
@@ -43,7 +43,7 @@ def token_relations(h: Tensor, mask: Tensor | None, norm: str = "l2") -> Tensor:
 
 @outside_autocast
 def sample_relations(h: Tensor, mask: Tensor | None, norm: str = "l2") -> Tensor:
-    """``R_j = N(h_:j) N(h_:j)'``: for each token position j how the samples relate, (B, L, D) -> (L, B, B).
+    """Compute ``R_j = N(h_:j) N(h_:j)'``: for each token position j how samples relate, (B, L, D) -> (L, B, B).
 
     Arguments as for :func:`token_relations`; a sample without a real token at j has relations 0 there.
     """
@@ -52,8 +52,9 @@ def sample_relations(h: Tensor, mask: Tensor | None, norm: str = "l2") -> Tensor
 
 @outside_autocast
 def pearson(a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
-    """``rho = <a - mean(a), b - mean(b)> / (|a - mean(a)| |b - mean(b)|)`` over the real part of the last dimension.
+    """Compute the correlation of the real part of the last dimension.
 
+    ``rho = <a - mean(a), b - mean(b)> / (|a - mean(a)| |b - mean(b)|)``.
     Flatten relation matrices first: ``pearson(r_s.flatten(1), r_t.flatten(1), pairs.flatten(1))``.
     0 with zero gradient where a side is constant (up to rounding error) or nothing is real.
 
@@ -67,7 +68,7 @@ def pearson(a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
 
 @outside_autocast
 def pearson_loss(a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
-    """``1 - rho(a, b)``, as ``|z_a - z_b|^2 / 2`` of the standardised entries: small values keep their digits.
+    """Compute ``1 - rho(a, b)`` as ``|z_a - z_b|^2 / 2`` of standardised entries: small values keep their digits.
 
     Arguments as for :func:`pearson`; 0 with zero gradient where rho does not exist.
     """
@@ -77,7 +78,7 @@ def pearson_loss(a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
 
 @outside_autocast
 def relation_mse(a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
-    """``mean (a - b)^2`` over the real entries of the last dimension; 0 where nothing is real.
+    """Average ``(a - b)^2`` over the real entries of the last dimension; 0 where nothing is real.
 
     FCD's eq. 13 writes half of this.
     """
@@ -93,9 +94,9 @@ def relation_mse(a: Tensor, b: Tensor, mask: Tensor | None = None) -> Tensor:
 
 @outside_autocast
 def relation_kl(a: Tensor, b: Tensor, mask: Tensor | None = None, *, tau: float = 10.0) -> Tensor:
-    """``tau^2 KL(softmax(b / tau) || softmax(a / tau))``, softmax and sum over the real part of the last dimension.
+    """Compute ``tau^2 KL(softmax(b / tau) || softmax(a / tau))`` over the real part of the last dimension.
 
-    0 where nothing is real.
+    It is 0 where nothing is real.
     """
     _check_entries(a, b, mask)
     if tau <= 0:
@@ -119,7 +120,7 @@ def token_relation_loss(
     tau: float = 10.0,
     include_diagonal: bool = True,
 ) -> Tensor:
-    """``mean_i loss(R_i(s), R_i(t))`` of the token relations, over the real L_i x L_i entries of sample i (FCD eq. 8).
+    """Average ``loss(R_i(s), R_i(t))`` of the token relations over samples i, each over its real entries (FCD eq. 8).
 
     Args:
         s, t: (B, L, D_s) and (B, L, D_t), student and teacher. The teacher gets no gradient.
@@ -147,7 +148,7 @@ def sample_relation_loss(
     tau: float = 10.0,
     include_diagonal: bool = True,
 ) -> Tensor:
-    """``mean_j loss(R_j(s), R_j(t))`` of the sample relations, over the samples with a real token at j (FCD eq. 9).
+    """Average ``loss(R_j(s), R_j(t))`` of the sample relations over positions j, each over real tokens (FCD eq. 9).
 
     The mean is over the positions where at least 2 samples have a real token; 0 if there are none. Arguments
     as for :func:`token_relation_loss`.
@@ -168,7 +169,7 @@ def relation_losses(
     include_diagonal: bool = True,
     levels: Sequence[str] = LEVELS,
 ) -> tuple[Tensor, ...]:
-    """:func:`token_relation_loss` and :func:`sample_relation_loss` of the same features, which are prepared once.
+    """Compute :func:`token_relation_loss` and :func:`sample_relation_loss` of features that are prepared once.
 
     Args:
         levels: which of the two, and in which order: ``tokens``, ``samples``.
@@ -202,7 +203,7 @@ class _Comparison:
         return (torch.where(counted, compared, 0).sum() / counted.sum().clamp(min=1)).to(self.dtype)
 
     def _each(self, s: Tensor, t: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The loss of each relation matrix, and how many real rows it has."""
+        """Return the loss of each relation matrix, and how many real rows it has."""
         real = torch.ones(s.shape[:2], dtype=torch.bool, device=s.device) if mask is None else mask
         entries = real[:, :, None] & real[:, None, :]
         if not self.include_diagonal:
@@ -214,7 +215,7 @@ class _Comparison:
 
 
 def _prepared(h: Tensor, mask: Tensor | None, norm: str) -> Tensor:
-    """The vectors whose inner products, up to their lengths, are the relations; 0 for padding."""
+    """Return the vectors whose inner products, up to their lengths, are the relations; 0 for padding."""
     check_choice("norm", norm, NORMS)
     if h.dim() != 3:
         raise ValueError(f"Hidden states must be (B, L, D); got {tuple(h.shape)}.")
@@ -281,13 +282,13 @@ class _PearsonLoss(torch.autograd.Function):
 
 
 def _plain_pearson_loss(a: Tensor, b: Tensor, mask: Tensor | None) -> Tensor:
-    """The loss in operations that can be differentiated again."""
+    """Compute the loss in operations that can be differentiated again."""
     (za, _), (zb, _) = _standardised(a, b, mask)
     return ((za - zb).square().sum(-1) / 2).to(result_dtype(a, b))
 
 
 def _standardised(a: Tensor, b: Tensor, mask: Tensor | None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Both with mean 0 and norm 1 over the real entries, and their scales; both 0 where either is constant."""
+    """Return both with mean 0 and norm 1 over the real entries, and their scales; 0 where either is constant."""
     if a.shape[-1] == 0:
         return (a, a.new_zeros(*a.shape[:-1], 1)), (b, b.new_zeros(*b.shape[:-1], 1))
     dtype = working_dtype(a, b, small=a.numel() <= _SMALL)
@@ -300,7 +301,7 @@ def _standardised(a: Tensor, b: Tensor, mask: Tensor | None) -> tuple[tuple[Tens
 
 
 def _deviation(x: Tensor, mask: Tensor | None, first: Tensor | None, noise: float) -> tuple[Tensor, Tensor, Tensor]:
-    """x minus its mean, the sum of squares of that, and whether it is only rounding error of a constant."""
+    """Return x minus its mean, the sum of squares of that, and whether it is only rounding error of a constant."""
     reference = x.detach()[..., :1] if first is None else x.detach().gather(-1, first)
     x = x - reference  # a large common value costs no digits, a constant becomes exactly 0
     if mask is None:

@@ -1,4 +1,4 @@
-"""Shape distance: how far two representations are apart after the best rotation (generalised Procrustes)."""
+"""Measure how far two representations are apart after the best rotation (generalised Procrustes)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WIDE = 0.65  # below this n/d an n x n eigenproblem is faster than working on t
 def shape_distance(
     x: Tensor, y: Tensor, *, mask: Tensor | None = None, kind: str = "angular", beta: float = 1.0
 ) -> Tensor:
-    """Distance of student ``x`` and teacher ``y`` over all rotations of the features (Williams et al. 2021).
+    """Compute the distance of student ``x`` and teacher ``y`` after the best rotation (Williams et al. 2021, NeurIPS).
 
     With C the centring matrix, ``phi(R) = C R (beta I + (1 - beta) (R'C R)^(-1/2))`` and ``|.|_*`` the nuclear norm:
 
@@ -66,7 +66,7 @@ def shape_distance(
 
 
 class _Factor:
-    """One side as phi(X) = A W' with orthonormal columns in W; only A, as narrow as n or d allows, is worked with."""
+    """Hold one side as phi(X) = A W' with orthonormal columns in W; only A, as narrow as n or d allows, is used."""
 
     def __init__(self, x: Tensor, finite: Tensor, beta: float, tolerance: float) -> None:
         n, d = x.shape[-2:]
@@ -87,7 +87,7 @@ class _Factor:
         self.a = self.v * torch.where(kept, beta * s + (1 - beta), 0)[..., None, :]
 
     def lift(self, g: Tensor) -> Tensor:
-        """The gradient with respect to X, given the one with respect to A.
+        """Return the gradient with respect to X, given the one with respect to A.
 
         It lies in the row space of X, because the distance depends on X only through X X'. Through the polar
         factor V W' it is ``V [(H - H') / (s_i + s_j)] + (G - V H) S^-1`` with ``H = V'G``: sums of singular
@@ -158,7 +158,7 @@ class _Procrustes(torch.autograd.Function):
 
 
 def _plain_distances(exists: Tensor, angular: bool, beta: float, tolerance: float, x: Tensor, y: Tensor) -> Tensor:
-    """The distances in operations that can be differentiated again; 0 where they do not exist."""
+    """Compute the distances in operations that can be differentiated again; 0 where they do not exist."""
     rows_x, rows_y = x.reshape(-1, *x.shape[-2:]), y.reshape(-1, *y.shape[-2:])
     values = [
         _plain_distance(a, b, angular, beta, tolerance)
@@ -186,7 +186,7 @@ def _plain_distance(x: Tensor, y: Tensor, angular: bool, beta: float, tolerance:
 
 
 def _narrow(x: Tensor, beta: float, tolerance: float) -> Tensor:
-    """phi(x) up to a rotation of the features, no wider than long."""
+    """Return phi(x) up to a rotation of the features, no wider than long."""
     wide = x.shape[-2] <= x.shape[-1]
     if not wide and beta == 1:
         return x
@@ -239,7 +239,7 @@ def _norm(x: Tensor) -> Tensor:
 
 
 def _trusted(a: Tensor, b: Tensor, sigma: Tensor, tolerance: float) -> Tensor:
-    """Which pairs of singular vectors are more than rounding error, given A U and B V: sigma_i = <a_i, b_i>.
+    """Return which pairs of singular vectors are more than rounding error, given A U and B V: sigma_i = <a_i, b_i>.
 
     A pair is dropped when its direction is rounding error of its own side, or when the two are orthogonal up
     to rounding error; left in, noise would make the gradient of a rank-deficient input many times too large.
