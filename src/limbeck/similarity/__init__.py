@@ -4,7 +4,7 @@ Student first, teacher second; padding never leaks; statistics in float32 or flo
 a statistic does not exist the result is a finite 0 with zero gradient.
 """
 
-from ._moments import gradients_to_teacher, kept, masked_difference, squared_norm, teacher_side
+from ._moments import gradients_to_teacher, masked_difference, squared_norm, teacher_side, zero_masked
 from .attention import attention_kl, attention_loss, attention_mse, attention_scores, split_heads
 from .cka import MinibatchCKA, cka, cka_with_validity
 from .distances import rkd_angle, rkd_distance
@@ -35,7 +35,6 @@ __all__ = [
     "cka",
     "cka_with_validity",
     "gradients_to_teacher",
-    "kept",
     "kmeans",
     "masked_difference",
     "nearest_same_class",
@@ -56,4 +55,5 @@ __all__ = [
     "token_relation_loss",
     "token_relations",
     "unit",
+    "zero_masked",
 ]

@@ -65,7 +65,7 @@ def working_dtype(*tensors: Tensor, small: bool) -> torch.dtype:
     return result_dtype(*tensors)
 
 
-def rounding(*tensors: Tensor) -> float:
+def rounding_threshold(*tensors: Tensor) -> float:
     """Return the relative size below which a quantity derived from these inputs is only their rounding error."""
     return 8 * torch.finfo(result_dtype(*tensors)).eps
 
@@ -104,8 +104,12 @@ def count_rows(x: Tensor, mask: Tensor | None) -> Tensor:
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as wide as a floating-point number
 
 
-class _Kept(torch.autograd.Function):
-    """The bits of x and a mask of ones or zeros: ``torch.where`` gives the same, but takes longer on a CPU."""
+class _ZeroMasked(torch.autograd.Function):
+    """Mask the bits of x with ones or zeros.
+
+    ``torch.where`` gives the same, but takes 1.3 to 1.4 times as long on a CPU with a mask that is broadcast
+    (benchmarks/autograd.py).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, real: Tensor) -> Tensor:
@@ -117,36 +121,40 @@ class _Kept(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (real,) = ctx.saved_tensors
-        return _Kept.apply(grads[0], real), None
+        return _ZeroMasked.apply(grads[0], real), None
 
 
-def kept(x: Tensor, real: Tensor) -> Tensor:
-    """``x`` where ``real`` (bool, broadcast to ``x``); elsewhere exactly 0, as is the gradient, whatever ``x`` held."""
-    return _Kept.apply(x, real)
+def zero_masked(x: Tensor, real: Tensor) -> Tensor:
+    """Return ``x`` where ``real`` (bool, broadcast to ``x``), elsewhere exactly 0 with zero gradient, even for NaN."""
+    return _ZeroMasked.apply(x, real)
 
 
 class _MaskedDifference(torch.autograd.Function):
+    """Mask a difference in place: 1.2 to 1.4 times as fast as ``torch.where`` of it."""
+
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, real: Tensor) -> Tensor:
         ctx.save_for_backward(real)
-        masked_difference = a - b
-        bits = _BITS[masked_difference.element_size()]
-        masked_difference.view(bits).bitwise_and_(-real.to(bits))
-        return masked_difference
+        difference = a - b
+        bits = _BITS[difference.element_size()]
+        difference.view(bits).bitwise_and_(-real.to(bits))
+        return difference
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (real,) = ctx.saved_tensors
-        grad = _Kept.apply(grads[0], real)
+        grad = _ZeroMasked.apply(grads[0], real)
         return grad, -grad if ctx.needs_input_grad[1] else None, None
 
 
 def masked_difference(a: Tensor, b: Tensor, real: Tensor) -> Tensor:
-    """``kept(a - b, real)`` of two tensors of one shape and dtype, in the memory of one."""
+    """Compute ``zero_masked(a - b, real)`` of two tensors of one shape and dtype, in the memory of one."""
     return _MaskedDifference.apply(a, b, real)
 
 
 class _SquaredNorm(torch.autograd.Function):
+    """Make no tensor of squares: 2.5 to 4 times as fast as ``x.square().sum(-1)``, in two thirds of the memory."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
@@ -159,7 +167,7 @@ class _SquaredNorm(torch.autograd.Function):
 
 
 def squared_norm(x: Tensor) -> Tensor:
-    """``x.square().sum(-1)`` without a tensor of squares, on the way there and back."""
+    """Compute ``x.square().sum(-1)`` without a tensor of squares, on the way there and back."""
     return _SquaredNorm.apply(x)
 
 
@@ -182,13 +190,16 @@ def centre(x: Tensor, mask: Tensor | None, through_mean: bool = True) -> Tensor:
     first = mask.byte().argmax(-1)[..., None, None]
     reference = x.detach().expand(*mask.shape, x.shape[-1]).take_along_dim(first, -2)
     real = mask[..., None]
-    shifted = kept(x - reference, real)
+    shifted = zero_masked(x - reference, real)
     total = (shifted if through_mean else shifted.detach()).sum(-2, keepdim=True)
-    return kept(shifted - total / real.sum(-2, keepdim=True).clamp(min=1), real)
+    return zero_masked(shifted - total / real.sum(-2, keepdim=True).clamp(min=1), real)
 
 
 class _Gram(torch.autograd.Function):
-    """x x^T. Autograd would multiply twice on the way back, once for each factor."""
+    """Multiply once on the way back, where autograd does for each factor of x x^T.
+
+    With features of many tokens it is 1.4 to 1.8 times as fast, in two thirds of the memory.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -208,7 +219,7 @@ def gram(x: Tensor) -> Tensor:
     return _Gram.apply(x)
 
 
-def differentiable_again(
+def with_second_derivatives(
     value: Callable[..., Tensor], inputs: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Return ``scale`` times gradients that were worked out by hand, with derivatives that autograd finds for them.

@@ -16,7 +16,7 @@ from ._moments import (
     gram,
     outside_autocast,
     result_dtype,
-    rounding,
+    rounding_threshold,
     working_dtype,
 )
 
@@ -134,7 +134,7 @@ def _terms(x: Tensor, y: Tensor, mask: Tensor | None, estimator: str, kernel: st
     in_features = kernel == "linear" and dx * dx + dy * dy + dx * dy < n * (dx + dy)
     few = (max(dx, dy) if in_features else n) <= _FEW_ROWS
     dtype = working_dtype(x, y, small=few or max(x.numel(), y.numel()) <= _SMALL_INPUT)
-    tolerance = 64 * torch.finfo(dtype).eps if in_features else rounding(x, y) ** 2
+    tolerance = 64 * torch.finfo(dtype).eps if in_features else rounding_threshold(x, y) ** 2
 
     (x, unit_x), (y, unit_y) = (_unit_scale(centre(side.to(dtype), mask, in_features)) for side in (x, y))
     rows = count_rows(x, mask)

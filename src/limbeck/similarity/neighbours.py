@@ -13,8 +13,8 @@ from ._moments import outside_autocast, working_dtype
 def nearest_same_class(student: Tensor, teacher: Tensor, labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Find the k nearest teacher samples of the same label for each student sample, nearest first.
 
-    ``indices_i = argmin^k_{j: labels_j = labels_i} |student_i - teacher_j|``, j = i included. Equal distances (Euclidean)
-    go to the lower index, so the result does not depend on the device.
+    ``indices_i = argmin^k_{j: labels_j = labels_i} |student_i - teacher_j|``, Euclidean, j = i included. Equal
+    distances go to the lower index, so the result does not depend on the device.
 
     Args:
         student, teacher: (B, D) each, of the same width.
