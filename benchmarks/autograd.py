@@ -1,4 +1,4 @@
-"""Time and memory of each hand-written gradient against the same function as autograd differentiates it.
+"""Measure each hand-written gradient in time and memory against the same function under autograd.
 
 Run: python benchmarks/autograd.py [--quick] [--check] [--json FILE]
 Every line is forward and backward on the CPU with one thread, in float32 unless stated. Both sides take turns in one

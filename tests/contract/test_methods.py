@@ -1,4 +1,4 @@
-"""What every method must hold to. A new entry of METHODS is tested by this file without a change here."""
+"""Check what every method must hold to; a new entry of METHODS is tested without a change here."""
 
 from __future__ import annotations
 

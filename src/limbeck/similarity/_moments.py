@@ -71,6 +71,7 @@ def rounding_threshold(*tensors: Tensor) -> float:
 
 
 def check_choice(option: str, value: str, known: Collection[str]) -> None:
+    """Refuse a value of an option that is not one of the known."""
     if value not in known:
         raise ValueError(f"Unknown {option} '{value}'. Choose one of: {', '.join(known)}.")
 
@@ -86,6 +87,7 @@ def check_rows(x: Tensor, y: Tensor, mask: Tensor | None) -> None:
 
 
 def check_mask(mask: Tensor | None, n: int) -> None:
+    """Refuse a mask that is not boolean or does not end in ``n``."""
     if mask is None:
         return
     if mask.dtype != torch.bool:

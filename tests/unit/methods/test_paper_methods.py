@@ -1,4 +1,4 @@
-"""The four papers' methods, term by term, against float64 loops written from the papers' equations."""
+"""Test the four papers' methods, term by term, against float64 loops written from the papers' equations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_pair(student_width=DS, teacher_width=DT, depths=(2, 4), problem="classi
 
 
 def values(seed, layers, width, labels=2, *, left=False, extra=0):
-    """Random float64 features as arrays {layer: [per sample (L_i, width)]} and as Features with garbage padding."""
+    """Make float64 features as arrays {layer: [per sample (L_i, width)]} and as Features with garbage padding."""
     rng = np.random.default_rng(seed)
     arrays = {layer: [rng.normal(size=(n, width)) for n in LENGTHS] for layer in layers}
     mask = torch.zeros(B, L + extra, dtype=torch.bool)
@@ -114,7 +114,7 @@ def test_cka_and_shape(pool, left):
 
 
 def padded(features, rows):
-    """The same features with other numbers in their padding, which a method may be told to count."""
+    """Return the same features with other numbers in their padding, which a method may be told to count."""
     rng, hidden = np.random.default_rng(rows), {}
     for layer, tensor in features.hidden.items():
         noise = torch.from_numpy(rng.normal(size=tensor.shape))
@@ -402,7 +402,7 @@ def test_methods_that_need_a_teacher_say_so(name):
 
 @pytest.mark.parametrize("name", ["fsd_l", "cka"])
 def test_a_cka_of_zero_is_no_missing_cka(name):
-    """Samples that the two models order independently: CKA exists and is 0, so that the loss is not at its minimum."""
+    """Compare samples that two models order independently: CKA exists and is 0, and the loss is not at its minimum."""
     signs = torch.tensor([[1.0, 1, -1, -1], [1, -1, 1, -1]])
     sides = [side[:, None, None].requires_grad_() for side in signs]  # B=4, L=1, D=1
     mask = torch.ones(4, 1, dtype=torch.bool)

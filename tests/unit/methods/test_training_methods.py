@@ -1,4 +1,4 @@
-"""Theseus, MetaDistil and ReptileDistil: the methods that change the training itself."""
+"""Test Theseus, MetaDistil and ReptileDistil, which change the training itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALM = {
 
 
 def models(family="bert", depths=(2, 4), **changes):
-    """A teacher, and a student made of its first layers, without dropout."""
+    """Make a teacher, and a student made of its first layers, without dropout."""
     teacher = tiny_model(family, depth=depths[1], seed=1, **CALM[family] | changes)
     return keep_layers(teacher, list(range(1, depths[0] + 1))).train(), teacher
 
@@ -192,7 +192,7 @@ def test_reptile_mappings():
 
 
 class Quiz:
-    """Two fixed batches."""
+    """Serve two fixed batches."""
 
     def __init__(self):
         self.batches = [tiny_batch((4, 6, 3), seed=seed) for seed in (11, 12)]
@@ -222,7 +222,7 @@ def test_the_teachers_gradient_is_the_derivative_of_the_quiz(family, inner):
     direction = {name: torch.randn_like(p) for name, p in teacher.named_parameters()}
 
     def quiz_loss(step):
-        """Plain: copies of both models, one step of SGD, the loss on the quiz."""
+        """Compute it plainly: copies of both models, one step of SGD, the loss on the quiz."""
         moved, pupil = copy.deepcopy(teacher), copy.deepcopy(student)
         for name, parameter in moved.named_parameters():
             parameter.data += step * direction[name]
@@ -266,7 +266,7 @@ def test_metadistil_moves_the_teacher_and_leaves_the_student_to_its_optimiser():
 
 
 def quiz_loss_after_training(name, **options):
-    """By teaching alone: the student sees neither the quiz nor any label."""
+    """Teach alone: the student sees neither the quiz nor any label."""
     student, teacher = models()
     model = distiller(name, student, teacher, **options)
     if name == "metadistil":

@@ -1,4 +1,4 @@
-"""The loss between projections is the loss between their scores, and the operations that it rests on."""
+"""Test that the loss between projections is that between their scores, and the operations that it rests on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def randn(*shape, seed=0):
 
 
 def projections(garbage=0.0):
-    """q and k of a student of width 8 and of a teacher of width 12, with garbage in the padding."""
+    """Make q and k of a student of width 8 and of a teacher of width 12, with garbage in the padding."""
     drawn = [randn(4, 5, width, seed=seed) for seed, width in enumerate((8, 8, 12, 12))]
     return [torch.where(MASK[..., None], x, garbage).requires_grad_() for x in drawn]
 
