@@ -1,4 +1,4 @@
-"""Speed and memory of limbeck.similarity against the usual formulations and against installable peers.
+"""Measure limbeck.similarity in time and memory against the usual formulations and installable peers.
 
 Run: python benchmarks/similarity.py [--quick] [--check] [--json FILE]
 Every line is forward and backward to the student, float32, on the CPU. On a busy machine use
@@ -39,7 +39,7 @@ def pair(n: int, d: int) -> tuple[Tensor, ...]:
 
 
 def tokens() -> tuple[Tensor, ...]:
-    """B=32, L=128, D=768; lengths from 1 to 128, so half of the tokens are padding."""
+    """Make B=32, L=128, D=768; lengths are from 1 to 128, so half of the tokens are padding."""
     g = torch.Generator().manual_seed(0)
     lengths = torch.linspace(1, 128, 32).long()
     mask = torch.arange(128) < lengths[:, None]
@@ -74,7 +74,7 @@ def angle_by_differences(x: Tensor, y: Tensor) -> Tensor:
 
 
 def fcd_on_padding(s: Tensor, t: Tensor, mask: Tensor) -> Tensor:
-    """Correlation of all L x L and B x B cosines, padding included: what the paper's listing computes."""
+    """Correlate all L x L and B x B cosines, padding included, as the listing of Huang et al. 2023 does."""
 
     def loss(a: Tensor, b: Tensor) -> Tensor:
         ra, rb = (r.bmm(r.mT).flatten(1) for r in (a, b))

@@ -1,4 +1,4 @@
-"""What `cka`, `shape`, `rkd`, `spkd` and `cckd` share: representations of paired layers, compared by one distance."""
+"""Compare representations of paired layers by one distance, as `cka`, `shape`, `rkd`, `spkd` and `cckd` do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Distance = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 class Alignment(PairedLayers):
-    """The mean over layer pairs of the distance between the student's and the teacher's representations."""
+    """Average the distance between the student's and the teacher's representations over layer pairs."""
 
     relational = True
 

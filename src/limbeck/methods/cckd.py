@@ -1,4 +1,4 @@
-"""Correlation congruence for knowledge distillation (Peng et al., 2019): kernels between the samples of a batch."""
+"""Build correlation congruence (Peng et al. 2019): kernels between the samples of a batch."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def cckd(
     layers: Layers = "last",
     pool: Pooling | None = None,
 ) -> Objective:
-    """Correlation congruence: kernel values between the samples of a batch, with the logits and labels.
+    """Distil kernel values between the samples of a batch, with the logits and labels.
 
     Equation: L = α·CE(y, s) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T)) + β·‖C_s - C_t‖²_F / B²,
     C_ij = exp(-2γ)·Σ_{p=0..P} (2γ)^p/p!·(f_i·f_j)^p, f the vector of a sample, scaled to length 1.
     Left open by the paper, which is about images: the layer (the last here) and the vector of a sample (the token that
-    the classifier reads). β is not from the paper: 0.02 is what the benchmark of Tian et al., 2020, "Contrastive
-    Representation Distillation", gives a variant of the loss, so it is worth a search. Batches are as they come,
-    without the paper's samplers.
+    the classifier reads). β is not from the paper: 0.02 is what the benchmark of Tian et al. 2020 ("Contrastive
+    Representation Distillation", ICLR, arXiv:1910.10699) gives a variant of the loss, so it is worth a search. Batches
+    are as they come, without the paper's samplers.
     Citation: Peng, Jin, Li, Zhou, Wu, Liu, Zhang and Liu, 2019, "Correlation Congruence for Knowledge Distillation",
-    ICCV.
+    ICCV, arXiv:1904.01802.
 
     Options:
         alpha: weight of the labels against the teacher's logits, 0 to 1

@@ -1,4 +1,4 @@
-"""Representational alignment by centred kernel alignment (Anonymous (ACL submission))."""
+"""Build representational alignment by centred kernel alignment (Anonymous, ACL submission)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def cka(
     temperature: Positive = 1.0,
     mask_padding: bool = True,
 ) -> Objective:
-    """Alignment of hidden layers by centred kernel alignment, with the logits and labels.
+    """Align hidden layers by centred kernel alignment, with the logits and labels.
 
     Equation: L = γ·CE(y, s) + α·mean over pairs of (1 - CKA(R_s, R_t)) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T))
     Left open by the paper: how a layer becomes one row per sample (`pool`, here the mean of the real tokens) and the
     temperature (1 here). Where CKA does not exist (fewer than 4 rows, constant features) the term is 0.
-    Citation: "Knowledge Distillation through Representational Alignment", anonymous ACL submission; CKA: Kornblith et
-    al., 2019, "Similarity of Neural Network Representations Revisited", ICML.
+    Citation: Anonymous (ACL submission), "Knowledge Distillation through Representational Alignment"; CKA: Kornblith,
+    Norouzi, Lee and Hinton, 2019, "Similarity of Neural Network Representations Revisited", ICML, arXiv:1905.00414.
 
     Options:
         alpha: weight of the alignment against the teacher's logits, 0 to 1 (paper: 0.6; 0 is KD, 1 is "only")
@@ -50,8 +50,8 @@ def cka(
     """
 
     def distance(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
-        value = similarity.cka(x, y, mask=mask, estimator=estimator, kernel=kernel)
-        return torch.where(value == 0, 0, 1 - value)  # 0 exactly: CKA does not exist here
+        value, exists = similarity.cka_with_validity(x, y, mask=mask, estimator=estimator, kernel=kernel)
+        return torch.where(exists, 1 - value, 0)
 
     return Objective(
         task=(gamma, TaskLoss(pair)),

@@ -1,4 +1,4 @@
-"""DistilBERT (Sanh et al., 2019): logits, labels and the direction of the last hidden states."""
+"""Build DistilBERT's loss (Sanh et al. 2019): logits, labels and the direction of the last hidden states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from limbeck.options import Positive, Weight
 
 
 class Cosine(PairedLayers):
-    """1 - cos of the last hidden states, averaged over the real tokens of the batch."""
+    """Average 1 - cos of the last hidden states over the real tokens of the batch."""
 
     def __init__(self, pair: Pair) -> None:
         super().__init__(pair, "last")
@@ -45,14 +45,15 @@ def distilbert(
     alpha_cos: Weight = 1.0,
     temperature: Positive = 2.0,
 ) -> Objective:
-    """DistilBERT's triple loss: the teacher's logits, the task, and the direction of the last hidden states.
+    """Distil the teacher's logits and the direction of its last hidden states, with the labels: DistilBERT's loss.
 
     Equation: L = α_kd·T²·KL(softmax(t/T) ‖ softmax(s/T)) + α_task·CE(y, s) + α_cos·mean over tokens of
     (1 - cos(h_s, h_t)), h the last hidden state.
     Left open by the paper: the weights and the temperature, which its code sets to 5, 2, 1 and 2; padding (ignored
     here); widths that differ, for which a linear map is learned. The loss serves text (CE is that of the language
     model) and labelled tasks alike. The student takes every second layer of its teacher: see `student` in the recipe.
-    Citation: Sanh, Debut, Chaumond and Wolf, 2019, "DistilBERT, a distilled version of BERT", arXiv:1910.01108.
+    Citation: Sanh, Debut, Chaumond and Wolf, 2019, "DistilBERT, a distilled version of BERT", EMC² workshop at NeurIPS,
+    arXiv:1910.01108.
 
     Options:
         alpha_kd: weight of the teacher's logits

@@ -1,4 +1,4 @@
-"""Feature correlation distillation (Huang et al. 2023): relations between tokens and between samples."""
+"""Build feature correlation distillation (Huang et al. 2023): relations between tokens and between samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from limbeck.options import Positive, Weight
 
 
 class Relations(PairedLayers):
-    """The loss between relation matrices of each layer pair, summed or averaged over the pairs.
+    """Compare the relation matrices of each layer pair, and sum or average over the pairs.
 
     ``levels``: all that the objective compares, of which this term is one. They are computed together, by the first
     term that runs.
@@ -46,7 +46,7 @@ class Relations(PairedLayers):
         return values.mean() if self.reduction == "mean" else values.sum()
 
     def _values(self, student: Features, teacher: Features) -> dict[str, Tensor]:
-        """The losses of all layer pairs, for each level."""
+        """Return the losses of all layer pairs, for each level."""
         pairs = [(student.hidden[s], teacher.hidden[t]) for s, t in self.pairs]
         # position j must be the j-th token of every sample, whichever side was padded
         moved, mask = moved_left(self.counted(student), *(hidden for pair in pairs for hidden in pair))
@@ -60,13 +60,13 @@ class Relations(PairedLayers):
 
 
 class TokenRelations(Relations):
-    """L_t (eq. 8): in each sample, how its tokens relate to each other."""
+    """Compute L_t (eq. 8): how the tokens of each sample relate to each other."""
 
     level = "tokens"
 
 
 class SampleRelations(Relations):
-    """L_s (eq. 9): at each token position, how the samples of the batch relate to each other."""
+    """Compute L_s (eq. 9): how the samples of the batch relate to each other at each token position."""
 
     level = "samples"
     relational = True
@@ -85,7 +85,7 @@ def fcd(
     include_diagonal: bool = True,
     mask_padding: bool = True,
 ) -> Objective:
-    """Feature correlation distillation: token-level and sample-level relations of the hidden states.
+    """Distil token-level and sample-level relations of the hidden states, with the labels.
 
     Equation: L = CE(y, s) + α·L_t + β·L_s, L_t the mean over samples of 1 - ρ(R(s), R(t)) with R the L x L cosines of
     the tokens, L_s the same over token positions with R the B x B cosines of the samples.

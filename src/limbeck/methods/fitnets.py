@@ -1,4 +1,4 @@
-"""FitNets (Romero et al., 2015): a hint from the teacher's middle layer first, then its logits."""
+"""Build FitNets (Romero et al. 2015): a hint from the teacher's middle layer first, then its logits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from limbeck.options import Positive, Share
 
 
 class Hint(PairedLayers):
-    """L_HT (eq. 3): the squared difference of hidden states, averaged over the pairs, each with its own regressor."""
+    """Compute L_HT (eq. 3): the squared difference of hidden states, averaged over pairs with a regressor each."""
 
     def __init__(self, pair: Pair, layers: Layers) -> None:
         super().__init__(pair, layers)
@@ -45,14 +45,15 @@ def fitnets(
     alpha: Share = 0.5,
     temperature: Positive = 5.0,
 ) -> Objective:
-    """FitNets, in two stages: the student's middle layer learns to predict the teacher's, then the logits and labels.
+    """Distil the teacher's middle layer, then its logits with the labels: FitNets, in two stages.
 
     Equation: hint: L = mean over tokens and dimensions of (r(h_s) - h_t)², r a learned linear map where widths differ.
     kd: L = α·CE(y, s) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T))
     Left open by the paper, which is about images: padding (ignored here). The printed ½‖·‖² is a mean here, so that
     learning rates do not depend on width and length. The paper lets the weight of the teacher fall during the second
     stage; it is constant here.
-    Citation: Romero, Ballas, Kahou, Chassang, Gatta and Bengio, 2015, "FitNets: Hints for Thin Deep Nets", ICLR.
+    Citation: Romero, Ballas, Kahou, Chassang, Gatta and Bengio, 2015, "FitNets: Hints for Thin Deep Nets", ICLR,
+    arXiv:1412.6550.
 
     Options:
         stage: hint or kd; a recipe that sets neither runs both, in this order

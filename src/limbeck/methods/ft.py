@@ -1,4 +1,4 @@
-"""Fine-tuning on the labels alone: how a teacher is made, and the student that learns without one."""
+"""Build fine-tuning on the labels alone: how a teacher is made, and the student that learns without one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NEVER = -1e30  # a logit of probability 0 whose differences are still numbers
 
 
 class TaskLoss(Term):
-    """The loss against the labels, averaged over examples.
+    """Compute the loss against the labels, averaged over examples.
 
     Cross-entropy for classification, squared error for regression, binary cross-entropy averaged over the labels
     for multi-label problems. Where tokens are decided (tags, a language model), cross-entropy averaged over them;
@@ -48,7 +48,7 @@ class TaskLoss(Term):
 
 
 def decisions(features: Features, batch: Mapping[str, Tensor], problem: Problem) -> Tensor:
-    """The logits as one row per decision, (n, C), in float32 under any autocast.
+    """Return the logits as one row per decision, (n, C), in float32 under any autocast.
 
     An example is one decision, or each of its tokens that has a label is one. A span is two, its start and its end,
     each among the real tokens: (2B, L).
@@ -63,23 +63,24 @@ def decisions(features: Features, batch: Mapping[str, Tensor], problem: Problem)
 
 
 def decision_count(features: Features, batch: Mapping[str, Tensor], problem: Problem) -> Tensor:
-    """How many decisions there are, or (of spans) how many pairs of them."""
+    """Count the decisions, or (of spans) the pairs of them."""
     if problem in PER_TOKEN:
         return (batch["labels"] != IGNORED).sum()
     return torch.tensor(len(features.mask), device=features.mask.device)
 
 
 def decided(labels: Tensor, problem: Problem) -> Tensor:
-    """The labels of these decisions."""
+    """Return the labels of these decisions."""
     if problem in PER_TOKEN:
         return labels[labels != IGNORED]
     return labels.flatten() if problem == "span" else labels
 
 
 def ft(pair: Pair) -> Objective:
-    """Fine-tuning without distillation, the baseline of every table ("FT", "nDS", "BERT-small").
+    """Fine-tune without distillation: the baseline of every table ("FT", "nDS", "BERT-small").
 
     Equation: L = CE(y, s), or the squared error for regression.
-    Citation: Devlin et al., 2019, "BERT: Pre-training of Deep Bidirectional Transformers", NAACL.
+    Citation: Devlin, Chang, Lee and Toutanova, 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
+    Language Understanding", NAACL, arXiv:1810.04805.
     """
     return Objective(task=(1.0, TaskLoss(pair)))

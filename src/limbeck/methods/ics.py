@@ -1,4 +1,4 @@
-"""Intra-class similarity-guided feature distillation (Saadi et al. 2023)."""
+"""Build intra-class similarity-guided feature distillation (Saadi et al. 2023)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from limbeck.problems import IGNORED, Problem
 
 
 class NearestOfClass(Term):
-    """L_hidd: the squared distance of each sample to the K teacher samples of its class that are nearest to it.
+    """Compute L_hidd: the squared distance of each sample to the K nearest teacher samples of its class.
 
     Where tokens are decided, these are the samples: each tagged token, or the tokens where an answer starts and ends.
     """
@@ -58,14 +58,14 @@ class NearestOfClass(Term):
 
 
 def deciding_tokens(hidden: Tensor, labels: Tensor, problem: Problem) -> Tensor:
-    """(n, D): the tokens that have a label, or for each example those where its answer starts and ends."""
+    """Return (n, D): the tokens that have a label, or for each example those where its answer starts and ends."""
     if problem == "tokens":
         return hidden[labels != IGNORED]
     return hidden.gather(1, labels[..., None].expand(-1, -1, hidden.shape[-1])).flatten(0, 1)
 
 
 def class_of(labels: Tensor, mask: Tensor, problem: Problem, bin_width: float) -> Tensor:
-    """What counts as the same class: the label, the bin of a score, or the same set of labels.
+    """Return what counts as the same class: the label, the bin of a score, or the set of labels.
 
     Of a span: the starts, the ends, and the first tokens of texts without an answer.
     """
@@ -92,7 +92,7 @@ def ics(
     bin_width: Positive = 1.0,
     projector: bool = False,
 ) -> Objective:
-    """Each student sample is pulled to its nearest teacher samples of the same class.
+    """Pull each student sample to its nearest teacher samples of the same class, with the logits and labels.
 
     Equation: L = α₁·Σ_i Σ_k mean_d (s_i - t_{n(i,k)})² + α₂·T²·KL(softmax(t/T) ‖ softmax(s/T)) + α₃·CE(y, s), n(i, k)
     the k-th nearest teacher sample of the batch with the label of i, on the last hidden state.

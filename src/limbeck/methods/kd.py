@@ -1,4 +1,4 @@
-"""Distillation of the logits (Hinton et al., 2015), "vanilla" KD in the papers' tables."""
+"""Build distillation of the logits (Hinton et al. 2015), "vanilla" KD in the papers' tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from limbeck.problems import Problem
 
 
 class SoftLogits(Term):
-    """T²·KL(teacher ‖ student) of the softened predictions, summed over classes and averaged over examples.
+    """Compute T²·KL(teacher ‖ student) of the softened predictions, summed over classes, averaged over examples.
 
     Where tokens are decided (tags, a language model), KL is averaged over them; of a span, the mean of its start's and
     its end's. Multi-label: the Bernoulli KL of each label, summed over labels. Regression: a softmax over one logit is
@@ -49,11 +49,12 @@ class SoftLogits(Term):
 
 
 def kd(pair: Pair, *, alpha: Share = 0.5, temperature: Positive = 5.0) -> Objective:
-    """Knowledge distillation of the softened logits ("KD", "VKD").
+    """Distil the softened logits, with the labels ("KD", "VKD").
 
     Equation: L = α·CE(y, s) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T))
     Left open by the paper: the reduction; KL is summed over classes and averaged over examples.
-    Citation: Hinton, Vinyals and Dean, 2015, "Distilling the Knowledge in a Neural Network", arXiv:1503.02531.
+    Citation: Hinton, Vinyals and Dean, 2015, "Distilling the Knowledge in a Neural Network", NIPS Deep Learning
+    Workshop, arXiv:1503.02531.
 
     Options:
         alpha: weight of the labels against the teacher, 0 to 1

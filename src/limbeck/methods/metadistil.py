@@ -1,4 +1,4 @@
-"""MetaDistil (Zhou et al., 2022): the teacher learns to teach, by how a student does that it has just taught."""
+"""Build MetaDistil (Zhou et al. 2022): the teacher learns to teach, by how a student does that it has just taught."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.optim.adam import adam
 
 from limbeck import similarity
 from limbeck._internal.processes import mean_gradients
@@ -18,19 +19,18 @@ from limbeck.distillation.pair import Pair
 from limbeck.distillation.teachers import LearningTeacher
 from limbeck.errors import RecipeError
 from limbeck.methods.ft import TaskLoss
+from limbeck.methods.registry import find_method
 from limbeck.models.capture import Capture
 from limbeck.models.features import Features
 from limbeck.options import Positive, Share, check, schema_of
 from limbeck.tasks.batching import Batches
 
-_BETAS, _EPSILON = (0.9, 0.999), 1e-8  # of Adam
-
 
 class ExaminedTeacher(LearningTeacher):
-    """Moves against the gradient of the quiz loss of a student that has taken one virtual step on the teacher's loss.
+    """Move a teacher by the quiz loss of a student that has taken one virtual step on the teacher's loss.
 
-    θ_s' = θ_s - η·∇L(θ_s, θ_t), then one step of Adam along ∇ CE(y_quiz, θ_s') with respect to θ_t. Adam's moments are
-    buffers, so that they are checkpointed with the weights.
+    θ_s' = θ_s - η·∇L(θ_s, θ_t), then one step of Adam along -∇ CE(y_quiz, θ_s') with respect to θ_t. The moments of
+    Adam are buffers ``mean_i`` and ``square_i``, so that they are checkpointed with the weights.
     """
 
     lessons: Tensor
@@ -49,18 +49,16 @@ class ExaminedTeacher(LearningTeacher):
             self.register_buffer(f"square_{number}", torch.zeros_like(parameter))
 
     def examine_on(self, quiz: Batches) -> None:
-        """The held-out examples; each lesson takes a batch of them."""
+        """Take held-out examples as the quiz; each lesson reads a batch of them."""
         self.quiz = quiz
 
     def learn(self, batch: Mapping[str, Tensor]) -> None:
         device = batch["input_ids"].device
         quiz = {name: value.to(device) for name, value in self._next_quiz().items()}
-        gradients = self.gradients(batch, quiz)
-        self.lessons += 1
-        self._adam(gradients)
+        self.descend(self.gradients(batch, quiz))
 
     def gradients(self, batch: Mapping[str, Tensor], quiz: Mapping[str, Tensor]) -> list[Tensor | None]:
-        """Of the quiz loss after the virtual step, with respect to each parameter of the teacher."""
+        """Return the gradient of the quiz loss after the virtual step for each parameter of the teacher."""
         needs = self.objective.needs()
         teacher = {name: p.detach().requires_grad_() for name, p in self.model.named_parameters()}
         student = {name: p for name, p in self.student.named_parameters() if p.requires_grad}
@@ -88,16 +86,27 @@ class ExaminedTeacher(LearningTeacher):
         return self.quiz[int(order[place])]
 
     @torch.no_grad()
-    def _adam(self, gradients: list[Tensor | None]) -> None:
-        rate = 1 - torch.tensor(_BETAS, dtype=torch.float64) ** self.lessons.double().cpu()  # for the start from zero
-        for number, (parameter, gradient) in enumerate(zip(self.model.parameters(), gradients, strict=True)):
-            if gradient is None:
-                continue
-            mean, square = self.get_buffer(f"mean_{number}"), self.get_buffer(f"square_{number}")
-            mean.lerp_(gradient, 1 - _BETAS[0])
-            square.lerp_(gradient.square(), 1 - _BETAS[1])
-            step = (mean / rate[0].item()) / ((square / rate[1].item()).sqrt() + _EPSILON)
-            parameter.sub_(self.teacher_rate * step)
+    def descend(self, gradients: list[Tensor | None]) -> None:
+        """Take one step of Adam; a parameter without a gradient stays."""
+        parameters = list(self.model.parameters())
+        found = {number: gradient for number, gradient in enumerate(gradients) if gradient is not None}
+        steps = [self.lessons.to("cpu", torch.float32, copy=True) for _ in found]  # adam() counts them up
+        adam(
+            [parameters[number] for number in found],
+            list(found.values()),
+            [self.get_buffer(f"mean_{number}") for number in found],
+            [self.get_buffer(f"square_{number}") for number in found],
+            [],
+            steps,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self.teacher_rate,
+            weight_decay=0.0,
+            eps=1e-8,
+            maximize=False,
+        )
+        self.lessons += 1
 
 
 def metadistil(
@@ -109,13 +118,14 @@ def metadistil(
     teacher_rate: Positive = 5e-6,
     quiz: Share = 0.1,
 ) -> Method:
-    """MetaDistil: the teacher learns from the quiz of a student that it has taught for one virtual step.
+    """Let the teacher learn from the quiz of a student that it has taught for one virtual step.
 
     Equation: in each step θ_s' = θ_s - η·∇_s L(s, t), the teacher descends ∇_t CE(y_quiz, s'), then the student takes
     its own step on L(s, t) with the new teacher; L is the loss of the inner method.
     Left open: the teacher's optimiser (Adam here) and η. The quiz is a share of the training data that the student
     does not train on; the validation data are never touched. The virtual step treats learned projectors as constants.
-    Citation: Zhou, Xu and McAuley, 2022, "BERT Learns to Teach: Knowledge Distillation with Meta Learning", ACL.
+    Citation: Zhou, Xu and McAuley, 2022, "BERT Learns to Teach: Knowledge Distillation with Meta Learning", ACL,
+    arXiv:2106.04570.
 
     Options:
         inner: the method whose loss teaches, without stages: kd, or any other
@@ -132,8 +142,6 @@ def metadistil(
 
 
 def _inner(pair: Pair, name: str, options: dict[str, Any]) -> Objective:
-    from limbeck.methods import find_method  # which knows all methods, this one included
-
     function = find_method(name)
     checked, mistakes = check(schema_of(function), options, ("method", "inner_options"))
     if mistakes:

@@ -1,4 +1,4 @@
-"""MiniLM (Wang et al., 2020): the last layer's attention distributions and relations between its values."""
+"""Build MiniLM (Wang et al. 2020): the last layer's attention distributions and relations between its values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from limbeck.options import Positive, Weight
 
 
 class AttentionKL(PairedLayers):
-    """KL(teacher ‖ student) of softmax(a·bᵀ/√d) in each head, a and b queries, keys or values, averaged over pairs.
+    """Average KL(teacher ‖ student) of softmax(a·bᵀ/√d) over pairs, a and b queries, keys or values of each head.
 
     Relations are attention between a projection and itself; ``causal`` concerns attention only.
     """
@@ -50,14 +50,14 @@ def minilm(
     temperature: Positive = 5.0,
     layers: Layers = "last",
 ) -> Objective:
-    """MiniLM: attention distributions and value relations of the last layer.
+    """Distil the attention distributions and value relations of the last layer.
 
     Equation: L = α·KL(A_t ‖ A_s) + α·KL(R_t ‖ R_s) + λ_task·CE(y, s) + λ_kd·T²·KL(softmax(t/T) ‖ softmax(s/T)),
     A = softmax(q·kᵀ/√d_head), R = softmax(v·vᵀ/√d_head), each KL averaged over heads and real queries, then samples.
     Left open by the paper, which distils on plain text: labelled tasks, where the labels are learned too (`task`).
     Decoders attend to the keys at or before the query; their value relations are over all tokens.
     Citation: Wang, Wei, Dong, Bao, Yang and Zhou, 2020, "MiniLM: Deep Self-Attention Distillation for Task-Agnostic
-    Compression of Pre-Trained Transformers", NeurIPS.
+    Compression of Pre-Trained Transformers", NeurIPS, arXiv:2002.10957.
 
     Options:
         alpha: weight of the attention and of the value relations

@@ -1,4 +1,4 @@
-"""MiniLMv2 (Wang et al., 2021): relations between queries, keys and values, in heads of any number."""
+"""Build MiniLMv2 (Wang et al. 2021): relations between queries, keys and values, in heads of any number."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def minilmv2(
     temperature: Positive = 5.0,
     layers: Layers = "last",
 ) -> Objective:
-    """MiniLMv2: how queries relate to queries, keys to keys and values to values, in the same number of heads.
+    """Distil how queries relate to queries, keys to keys and values to values, in the same number of heads.
 
     Equation: L = Σ over x in {q, k, v} of α_x·KL(R_t(x) ‖ R_s(x)) + λ_task·CE(y, s) + λ_kd·T²·KL(softmax(t/T) ‖
     softmax(s/T)), R(x) = softmax(x·xᵀ/√d_r) in each of A_r relation heads, d_r = width / A_r of each model, each KL
@@ -37,7 +37,7 @@ def minilmv2(
     Where heads share keys and values, these are split into as many relation heads as the teacher has of them.
     Widths and attention heads may differ, and every model family will do, since no attention score is needed.
     Citation: Wang, Bao, Huang, Dong and Wei, 2021, "MiniLMv2: Multi-Head Self-Attention Relation Distillation for
-    Compressing Pretrained Transformers", Findings of ACL.
+    Compressing Pretrained Transformers", Findings of ACL, arXiv:2012.15828.
 
     Options:
         alpha_q: weight of the query relations
@@ -60,7 +60,7 @@ def minilmv2(
 
 
 def _heads(pair: Pair, kind: str, chosen: int | None) -> int:
-    """How many relation heads the queries, keys or values are split into."""
+    """Return how many relation heads the queries, keys or values are split into."""
     heads = chosen or pair.require_teacher().heads_of(kind)
     widths = [shape.width_of(kind) for shape in (pair.student, pair.require_teacher())]
     if math.gcd(*widths) % heads:

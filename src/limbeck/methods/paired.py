@@ -1,4 +1,4 @@
-"""What terms over pairs of layers share: the pairs, what they need captured, and which tokens count."""
+"""Serve terms over pairs of layers: the pairs, what they need captured, and which tokens count."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from limbeck.models.pooling import Pooling, pool, without_padding
 
 
 class PairedLayers(Term):
-    """A term over the hidden states of paired layers (student, teacher), or over other ``kinds`` of features.
+    """Compare the hidden states of paired layers (student, teacher), or other ``kinds`` of features.
 
     Of hidden states, the teacher is asked for what :func:`rows_of` reads with this ``pool``.
     """
@@ -52,7 +52,7 @@ class PairedLayers(Term):
         return Needs(_wanted(self.kinds, student), of_teacher | Wanted(padding=not self.mask_padding))
 
     def counted(self, features: Features) -> Tensor:
-        """The tokens that count: the real ones, or all of them."""
+        """Return the mask of the tokens that count: the real ones, or all of them."""
         return features.mask if self.mask_padding else torch.ones_like(features.mask)
 
 
@@ -62,18 +62,18 @@ def _wanted(kinds: Sequence[str], layers: Iterable[int]) -> Wanted:
 
 
 def rows_needed(how: Pooling, layers: Iterable[int], mask_padding: bool = True) -> Wanted:
-    """What :func:`rows_of` reads of a teacher: one vector per sample is pooled when it is captured, and cached so."""
+    """Name what :func:`rows_of` reads of a teacher: one vector per sample is pooled when captured, and cached so."""
     return _wanted((how if how in POOLED and mask_padding else "hidden",), layers)
 
 
 def rows_of(features: Features, layer: int, mask: Tensor, how: Pooling) -> Tensor:
-    """The rows that are compared: as they were captured, or pooled from the tokens."""
+    """Return the rows that are compared: as they were captured, or pooled from the tokens."""
     captured = getattr(features, how, {})
     return captured[layer] if layer in captured else pool(features.hidden[layer], mask, how)[0]
 
 
 def token_mse(s: Tensor, t: Tensor, mask: Tensor, project: nn.Module) -> Tensor:
-    """(project(s) - t)², averaged over the real tokens of the batch and over the dimensions."""
+    """Average (project(s) - t)² over the real tokens of the batch and over the dimensions."""
     if not isinstance(project, nn.Identity):  # NaN in padding would spoil the projector's gradient
         s = project(without_padding(s, mask))
     difference = similarity.masked_difference(s.float(), similarity.teacher_side(t).float(), mask[..., None])
@@ -81,7 +81,7 @@ def token_mse(s: Tensor, t: Tensor, mask: Tensor, project: nn.Module) -> Tensor:
 
 
 def read_token(pair: Pair) -> Pooling:
-    """The token that both classifiers read: the first of encoders, the last of decoders."""
+    """Return the token that both classifiers read: the first of encoders, the last of decoders."""
     if pair.student.causal != pair.require_teacher().causal:
         raise ModelError(
             f"The classifiers of student ({pair.student.model_type}) and teacher ({pair.require_teacher().model_type}) "
@@ -91,7 +91,7 @@ def read_token(pair: Pair) -> Pooling:
 
 
 def check_attention(method: str, pair: Pair) -> None:
-    """Attention is compared head by head, so both models need the same heads and scores that can be computed."""
+    """Refuse models whose attention cannot be compared head by head: other heads, or scores that are not q·k."""
     student, teacher = pair.student, pair.require_teacher()
     if student.heads != teacher.heads:
         raise ModelError(
@@ -113,7 +113,7 @@ def check_attention(method: str, pair: Pair) -> None:
 
 
 def check_same_blocks(method: str, pair: Pair) -> None:
-    """For methods that put blocks of one model in the place of the other's."""
+    """Refuse models whose blocks cannot take each other's place."""
     student, teacher = pair.student, pair.require_teacher()
     if (student.model_type, student.width, student.heads) != (teacher.model_type, teacher.width, teacher.heads):
         raise ModelError(

@@ -1,4 +1,4 @@
-"""Patient knowledge distillation (Sun et al., 2019): the vector a classifier reads, layer by layer."""
+"""Build patient knowledge distillation (Sun et al. 2019): the vector a classifier reads, layer by layer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from limbeck.options import Positive, Share, Weight
 
 
 class Patient(PairedLayers):
-    """L_PT: squared difference of the normalised vectors, averaged over layer pairs, samples and dimensions."""
+    """Compute L_PT: the squared difference of unit vectors, averaged over layer pairs, samples and dimensions."""
 
     def __init__(self, pair: Pair, layers: Layers, pool: Pooling) -> None:
         super().__init__(pair, layers, pool=pool)
@@ -46,14 +46,15 @@ def pkd(
     layers: Layers = "skip",
     pool: Pooling | None = None,
 ) -> Objective:
-    """Patient knowledge distillation: the [CLS] vectors of intermediate layers, with the logits and labels.
+    """Distil the [CLS] vectors of intermediate layers, with the logits and labels.
 
     Equation: L = α·T²·KL(softmax(t/T) ‖ softmax(s/T)) + (1-α)·CE(y, s) + β·L_PT, L_PT the mean over layer pairs,
     samples and dimensions of (h_s/‖h_s‖ - h_t/‖h_t‖)², h the vector of the token that the classifier reads.
     Left open by the paper: whether L_PT is summed or averaged; averaged here, over dimensions too. The T² on the
     logits' part, which the paper does not print, keeps α comparable between temperatures. Students narrower than the
     teacher, which one learned linear map serves for all pairs.
-    Citation: Sun, Cheng, Gan and Liu, 2019, "Patient Knowledge Distillation for BERT Model Compression", EMNLP.
+    Citation: Sun, Cheng, Gan and Liu, 2019, "Patient Knowledge Distillation for BERT Model Compression", EMNLP,
+    arXiv:1908.09355.
 
     Options:
         alpha: weight of the teacher's logits against the labels, 0 to 1 (paper: 0.2, 0.5 or 0.7)

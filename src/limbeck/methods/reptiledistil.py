@@ -1,4 +1,4 @@
-"""ReptileDistil (Ma et al., 2022): the teacher moves a little towards a student that has taken a step."""
+"""Build ReptileDistil (Ma et al. 2022): the teacher moves a little towards a student that has taken a step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Blocks = Literal["first", "last", "skip", "both"]
 
 
 class MovingTeacher(LearningTeacher):
-    """θ_t ← θ_t - μ·(θ_t - θ_s'), block by block, θ_s' the student after one step on the loss."""
+    """Move a teacher block by block, θ_t ← θ_t - μ·(θ_t - θ_s'), θ_s' the student after one step on the loss."""
 
     def __init__(
         self, model: Any, student: Any, objective: Objective, mu: float, inner_rate: float, pairs: Pairs
@@ -39,7 +39,7 @@ class MovingTeacher(LearningTeacher):
                 theirs.lerp_(stepped[ours], self.mu)
 
     def moving(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each parameter of the teacher that moves, and the student's that it moves to."""
+        """Yield each parameter of the teacher that moves, with the student's that it moves to."""
         student, teacher = blocks_of(self.student), blocks_of(self.model)
         in_blocks = {id(parameter) for blocks in (student, teacher) for parameter in blocks.parameters()}
         for s, t in self.pairs:
@@ -50,7 +50,7 @@ class MovingTeacher(LearningTeacher):
                 yield theirs[name], ours
 
     def stepped(self, batch: Mapping[str, Tensor]) -> dict[Tensor, Tensor]:
-        """Each parameter of the student, and what it would be after one step of gradient descent."""
+        """Return each parameter of the student with what it would be after one step of gradient descent."""
         needs = self.objective.needs()
         student = self.capture(batch, needs.student)[1]
         terms = self.objective(student, self.live(batch, needs.teacher), batch)
@@ -64,7 +64,7 @@ class MovingTeacher(LearningTeacher):
 
 
 def block_pairs(blocks: Blocks, student: int, teacher: int) -> Pairs:
-    """Which of the teacher's blocks move to which of the student's, as pairs (student, teacher)."""
+    """Return which of the teacher's blocks move to which of the student's, as pairs (student, teacher)."""
     if blocks == "both":  # no block of the teacher is skipped: 1 and 2 move to the student's 1, 3 and 4 to its 2, ...
         ends = [0, *(end for _, end in layer_map("uniform", student, teacher))]
         return [(s, t) for s in range(1, student + 1) for t in range(ends[s - 1] + 1, ends[s] + 1)]
@@ -80,7 +80,7 @@ def reptiledistil(
     inner_rate: Positive = 3e-5,
     blocks: Blocks = "skip",
 ) -> Method:
-    """ReptileDistil: logits of a teacher whose blocks follow the student by first-order meta-learning.
+    """Distil the logits of a teacher whose blocks follow the student by first-order meta-learning.
 
     Equation: in each step θ_t ← θ_t - μ·(θ_t - θ_s'), θ_s' = θ_s - η·∇L, then the student's own step on
     L = α·CE(y, s) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T))

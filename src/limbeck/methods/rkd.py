@@ -1,4 +1,4 @@
-"""Relational knowledge distillation (Park et al., 2019): distances and angles between the samples of a batch."""
+"""Build relational knowledge distillation (Park et al. 2019): distances and angles between samples of a batch."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def rkd(
     layers: Layers = "last",
     pool: Pooling = "mean",
 ) -> Objective:
-    """Relational knowledge distillation: how the samples of a batch lie to each other, with the logits and labels.
+    """Distil how the samples of a batch lie to each other, with the logits and labels.
 
     Equation: L = α·CE(y, s) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T)) + λ_d·mean_ij ℓ(d_ij(s)/μ(s) - d_ij(t)/μ(t)) +
     λ_a·mean_ijk ℓ(cos_ijk(s) - cos_ijk(t)), d the distance of two samples, μ its mean, cos_ijk of the angle at sample i
     between j and k, ℓ the smooth L1 loss.
     Left open by the paper, which is about images: the layer (the last here) and how its tokens become one row per
     sample (`pool`). Averages are over all pairs and triplets, i = j included, as in the authors' code.
-    Citation: Park, Kim, Lu and Cho, 2019, "Relational Knowledge Distillation", CVPR.
+    Citation: Park, Kim, Lu and Cho, 2019, "Relational Knowledge Distillation", CVPR, arXiv:1904.05068.
 
     Options:
         alpha: weight of the labels against the teacher's logits, 0 to 1

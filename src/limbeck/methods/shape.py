@@ -1,4 +1,4 @@
-"""Representational alignment by the Shape (Procrustes) distance (Anonymous (ACL submission))."""
+"""Build representational alignment by the Shape (Procrustes) distance (Anonymous, ACL submission)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def shape(
     temperature: Positive = 1.0,
     mask_padding: bool = True,
 ) -> Objective:
-    """Alignment of hidden layers by the Shape distance, with the logits and labels.
+    """Align hidden layers by the Shape distance, with the logits and labels.
 
     Equation: L = γ·CE(y, s) + α·mean over pairs of d(R_s, R_t) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T)),
     d = arccos(|φ(R_s)ᵀφ(R_t)|_* / (|φ(R_s)|·|φ(R_t)|)), φ centring and partial whitening.
     Left open by the paper: how a layer becomes one row per sample (`pool`, here the mean of the real tokens) and the
     temperature (1 here). Widths may differ; zero-padding the narrower side, as the paper does, changes nothing.
-    Citation: "Knowledge Distillation through Representational Alignment", anonymous ACL submission; Shape: Williams et
-    al., 2021, "Generalized Shape Metrics on Neural Representations", NeurIPS.
+    Citation: Anonymous (ACL submission), "Knowledge Distillation through Representational Alignment"; Shape: Williams,
+    Kunz, Kornblith and Linderman, 2021, "Generalized Shape Metrics on Neural Representations", NeurIPS,
+    arXiv:2110.14739.
 
     Options:
         alpha: weight of the alignment against the teacher's logits, 0 to 1 (paper: 0.6; 0 is KD, 1 is "only")

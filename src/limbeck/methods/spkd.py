@@ -1,4 +1,4 @@
-"""Similarity-preserving knowledge distillation (Tung and Mori, 2019): which samples of a batch resemble each other."""
+"""Build similarity-preserving distillation (Tung and Mori 2019): which samples of a batch resemble each other."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def spkd(
     layers: Layers = "last",
     pool: Pooling = "flat",
 ) -> Objective:
-    """Similarity-preserving distillation: samples that are alike for the teacher become alike for the student.
+    """Distil which samples are alike for the teacher, with the labels.
 
     Equation: L = CE(y, s) + γ·‖G_s - G_t‖²_F / B², G = X·Xᵀ (B x B) with each row scaled to length 1, X the layer with
     one row per sample.
     Left open by the paper, which is about images: the layer (the last here) and how its tokens become a row (side by
     side here, as the paper does with pixels). Several layer pairs are averaged; the paper sums them.
-    Citation: Tung and Mori, 2019, "Similarity-Preserving Knowledge Distillation", ICCV.
+    Citation: Tung and Mori, 2019, "Similarity-Preserving Knowledge Distillation", ICCV, arXiv:1907.09682.
 
     Options:
         gamma: weight of the similarities (paper: 3000)

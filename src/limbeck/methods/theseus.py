@@ -1,4 +1,4 @@
-"""BERT-of-Theseus (Xu et al., 2020): the student's blocks replace the teacher's at random while it is trained."""
+"""Build BERT-of-Theseus (Xu et al. 2020): the student's blocks replace the teacher's at random in training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from limbeck.options import Count, Share
 
 
 class Replacing(nn.Module):
-    """Runs the student with the teacher's blocks in place of some of its own, drawn anew in each training step.
+    """Run the student with the teacher's blocks in place of some of its own, drawn anew in each training step.
 
     The student's blocks are the successors. Each has its predecessors in the teacher, evenly spread, which run on its
     input where it is not drawn; gradients pass through them to the successors below.
@@ -59,14 +59,14 @@ class Replacing(nn.Module):
             return self.capture(batch, wanted)
 
     def chance(self) -> float:
-        """That a successor is drawn: constant, or growing from p to 1."""
+        """Return the chance that a successor is drawn: constant, or growing from p to 1."""
         if self.full_after is None:
             return self.p
         return min(1.0, self.p + (1 - self.p) * int(self.step) / self.full_after)
 
 
 def predecessors(teacher: Any, successors: int) -> list[Sequence[nn.Module]]:
-    """The teacher's blocks in as many groups as there are successors: 6 of 12 gives (1, 2), (3, 4), ..."""
+    """Split the teacher's blocks into as many groups as there are successors: 6 of 12 gives (1, 2), (3, 4), ..."""
     blocks = blocks_of(teacher)
     ends = [end for _, end in layer_map("uniform", successors, len(blocks))]
     return [list(blocks[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
@@ -90,7 +90,7 @@ def _standing_in(successor: nn.Module, group: Sequence[nn.Module]) -> Iterator[N
 
 
 def _take_rest(student: Any, teacher: Any) -> None:
-    """Embeddings and head are the predecessor's and stay so; only the blocks are trained."""
+    """Copy the teacher's embeddings and head to the student and freeze them; only the blocks are trained."""
     prefix = f"{student.base_model_prefix}.{family_of(student).blocks}."
     theirs = dict(teacher.named_parameters())
     for name, parameter in student.named_parameters():
@@ -108,14 +108,14 @@ def theseus(
     full_after: Count = 1000,
     freeze_rest: bool = True,
 ) -> Objective | Method:
-    """BERT-of-Theseus, in two stages: blocks replace the teacher's at random, then the successor is fine-tuned.
+    """Replace the teacher's blocks at random by the student's, then fine-tune the student: BERT-of-Theseus, two stages.
 
     Equation: replacing: L = CE(y, m), m the teacher with each group of blocks replaced by its successor where r_i = 1,
     r_i ~ Bernoulli(p) for each block and step. successor: L = CE(y, s)
     Left open by the paper: depths that do not divide; groups are then as even as possible. There is no distillation
     loss: the successors learn to work between the teacher's blocks.
     Citation: Xu, Zhou, Ge, Wei and Zhou, 2020, "BERT-of-Theseus: Compressing BERT by Progressive Module Replacing",
-    EMNLP.
+    EMNLP, arXiv:2002.02925.
 
     Options:
         stage: replacing or successor; a recipe that sets neither runs both, in this order

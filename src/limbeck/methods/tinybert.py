@@ -1,4 +1,4 @@
-"""TinyBERT (Jiao et al., 2020): first embeddings, hidden states and attention scores, then the predictions."""
+"""Build TinyBERT (Jiao et al. 2020): first embeddings, hidden states and attention scores, then predictions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from limbeck.problems import Problem
 
 
 class Hidden(PairedLayers):
-    """L_hidn (eq. 8): the squared difference of the hidden states, summed over the pairs, which share a projector."""
+    """Compute L_hidn (eq. 8): the squared difference of hidden states, summed over pairs, which share a projector."""
 
     def __init__(self, pair: Pair, layers: Layers) -> None:
         super().__init__(pair, layers)
@@ -38,14 +38,14 @@ class Hidden(PairedLayers):
 
 
 class AttentionScores(PairedLayers):
-    """L_attn (eq. 7): the squared difference of the scores before the softmax, summed over the pairs."""
+    """Compute L_attn (eq. 7): the squared difference of the scores before the softmax, summed over the pairs."""
 
     def __init__(self, pair: Pair, layers: Layers) -> None:
         super().__init__(pair, layers, kinds=("queries", "keys"))
         self.heads, self.causal = pair.student.heads, pair.student.causal
 
     def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        """Pairs of a query and a key."""
+        """Count the pairs of a query and a key."""
         lengths = student.mask.sum(1)
         return (lengths * (lengths + 1) // 2 if self.causal else lengths.square()).sum()
 
@@ -65,7 +65,7 @@ class AttentionScores(PairedLayers):
 
 
 class SoftTargets(Term):
-    """L_pred (eq. 10): cross-entropy with the teacher's softened predictions, without the factor T².
+    """Compute L_pred (eq. 10): cross-entropy with the teacher's softened predictions, without the factor T².
 
     Averaged over examples, or over the decisions of each (the tokens, a span's start and end). Multi-label: the binary
     cross-entropy of each label, summed over labels. Regression: the squared difference of the logits.
@@ -101,7 +101,7 @@ def tinybert(
     layers: Layers = "uniform",
     temperature: Positive = 1.0,
 ) -> Objective:
-    """TinyBERT, in two stages: embeddings, hidden states and attention first, then the teacher's predictions.
+    """Distil embeddings, hidden states and attention, then the teacher's predictions: TinyBERT, in two stages.
 
     Equation: intermediate: L = MSE(E_s·W_e, E_t) + Σ over pairs MSE(H_s·W_h, H_t) + Σ over pairs MSE(A_s, A_t), E the
     embeddings, H hidden states, A the scores q·kᵀ/√d_head before the softmax, W learned where widths differ.
@@ -109,7 +109,7 @@ def tinybert(
     Left open by the paper: padding. The means are over the real tokens, and over the real (query, key) entries of all
     heads, of the batch; decoders' entries end at the query. Regression distils the squared difference of the logits.
     Citation: Jiao, Yin, Shang, Jiang, Chen, Li, Wang and Liu, 2020, "TinyBERT: Distilling BERT for Natural Language
-    Understanding", Findings of EMNLP.
+    Understanding", Findings of EMNLP, arXiv:1909.10351.
 
     Options:
         stage: intermediate or prediction; a recipe that sets neither runs both, in this order

@@ -82,4 +82,4 @@ class _Moved(torch.autograd.Function):
 
 def without_padding(hidden: Tensor, mask: Tensor) -> Tensor:
     """Put zeros where there is no real token."""
-    return similarity.kept(hidden, mask[..., None])
+    return similarity.zero_masked(hidden, mask[..., None])

@@ -1,12 +1,12 @@
-"""Similarity of hidden representations: pure tensor functions that need torch and nothing else.
+"""Compare hidden representations by pure tensor functions that need torch and nothing else.
 
 Student first, teacher second; padding never leaks; statistics in float32 or float64 under any autocast; where
 a statistic does not exist the result is a finite 0 with zero gradient.
 """
 
-from ._moments import gradients_to_teacher, kept, masked_difference, squared_norm, teacher_side
+from ._moments import gradients_to_teacher, masked_difference, squared_norm, teacher_side, zero_masked
 from .attention import attention_kl, attention_loss, attention_mse, attention_scores, split_heads
-from .cka import MinibatchCKA, cka
+from .cka import MinibatchCKA, cka, cka_with_validity
 from .distances import rkd_angle, rkd_distance
 from .grams import cckd_distance, spkd_distance, unit
 from .kmeans import KMeans, kmeans
@@ -33,8 +33,8 @@ __all__ = [
     "attention_scores",
     "cckd_distance",
     "cka",
+    "cka_with_validity",
     "gradients_to_teacher",
-    "kept",
     "kmeans",
     "masked_difference",
     "nearest_same_class",
@@ -55,4 +55,5 @@ __all__ = [
     "token_relation_loss",
     "token_relations",
     "unit",
+    "zero_masked",
 ]

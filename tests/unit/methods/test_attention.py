@@ -1,4 +1,4 @@
-"""Methods on queries, keys and values against float64 loops, and that what is captured is what the model computes."""
+"""Test methods on queries, keys and values against float64 loops, and that what is captured is what models compute."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def split(sample, heads):
 
 
 def scores(queries, keys, scale=None):
-    """One head of one sample."""
+    """Compute one head of one sample."""
     scale = scale or math.sqrt(queries.shape[1])
     return [[sum(a * b for a, b in zip(q, k, strict=True)) / scale for k in keys] for q in queries]
 
 
 def score_errors(s_q, s_k, t_q, t_k, heads, causal):
-    """TinyBERT: the squared differences of one sample's scores, one for each head and entry that exists."""
+    """List TinyBERT's squared differences of one sample's scores, one for each head and entry that exists."""
     found = []
     for h in range(heads):
         mine = scores(split(s_q, heads)[h], split(s_k, heads)[h])
@@ -69,7 +69,7 @@ def score_loss(pairs, heads, causal=False):
 
 
 def relation_loss(kinds, pairs, heads, causal=False, scale=None, reverse=False):
-    """KL of the softmaxed relations, averaged over heads and queries, then over samples, then over pairs."""
+    """Compute the KL of the softmaxed relations, averaged over heads and queries, then samples, then pairs."""
 
     def of_sample(s, t):
         total = 0.0
@@ -157,7 +157,7 @@ def test_only_what_is_compared_is_captured():
 
 
 def dense(arrays, kind, layer, value):
-    """As a model gives them: vectors of padding that are as large as any other."""
+    """Make features as a model gives them: vectors of padding are as large as any other."""
     return padded(getattr(arrays, kind)[layer], 7, value)
 
 
@@ -220,7 +220,7 @@ def test_minilm_averages_over_real_queries_from_teacher_to_student():
 
 
 def one(arrays, sample):
-    """A batch of one of the samples."""
+    """Make a batch of one of the samples."""
     copy = object.__new__(Arrays)
     for kind in ("hidden", "queries", "keys", "values"):
         setattr(copy, kind, [[samples[sample]] for samples in getattr(arrays, kind)])
@@ -229,7 +229,7 @@ def one(arrays, sample):
 
 
 def unmasked_keys(kinds, s, t, heads):
-    """The mistake: real queries, but every key of the padded batch."""
+    """Make the mistake: real queries, but every key of the padded batch."""
     found = []
     for i, real in enumerate(s.values[2]):
         x, u = dense(s, kinds[0], 2, 0.5)[i], dense(t, kinds[0], 4, -2.0)[i]
@@ -394,7 +394,7 @@ def test_captured_queries_and_keys_give_the_models_own_attention(family, left):
 @pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_from_a_real_model_to_the_loss(family, left):
-    """The whole way: the pair knows a decoder, padding that the model computed is ignored."""
+    """Go the whole way: the pair knows a decoder, padding that the model computed is ignored."""
     student, teacher = tiny_model(family, depth=2).eval(), tiny_model(family, depth=4, seed=1).eval()
     batch = tiny_batch(width=9, left=left)
     references = {

@@ -1,4 +1,4 @@
-"""The baselines of the papers' tables, term by term, against float64 loops written from their specification.
+"""Test the baselines of the papers' tables, term by term, against float64 loops written from their specification.
 
 Attention (queries, keys and values) has its own file.
 """
@@ -114,7 +114,7 @@ def cosine(student, teacher):
 
 
 def squared_error(weights, x, y):
-    """Over all real tokens of the batch and all dimensions."""
+    """Average over all real tokens of the batch and all dimensions."""
     terms = []
     for sample, other in zip(x, y, strict=True):
         for token, target in zip(sample, other, strict=True):

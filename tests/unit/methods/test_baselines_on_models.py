@@ -1,4 +1,4 @@
-"""The baselines on tiny models of each family, with the attention that transformers chooses by itself."""
+"""Test the baselines on tiny models of each family, with the attention that transformers chooses by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four papers' methods, term by term, against float64 loops written from the papers' equations."""
+"""Test the four papers' methods, term by term, against float64 loops written from the papers' equations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sklearn.cluster import KMeans
 from limbeck import METHODS, Features, Pair, Wanted
 from limbeck.distillation.pair import ModelShape
 from limbeck.errors import ModelError, RecipeError
-from limbeck.methods.fsd import to_centroids
+from limbeck.methods.fsd_terms import to_centroids
 
 LENGTHS = (4, 2, 3, 4, 3)
 LABELS = [0, 1, 0, 1, 0]
@@ -30,7 +30,7 @@ def make_pair(student_width=DS, teacher_width=DT, depths=(2, 4), problem="classi
 
 
 def values(seed, layers, width, labels=2, *, left=False, extra=0):
-    """Random float64 features as arrays {layer: [per sample (L_i, width)]} and as Features with garbage padding."""
+    """Make float64 features as arrays {layer: [per sample (L_i, width)]} and as Features with garbage padding."""
     rng = np.random.default_rng(seed)
     arrays = {layer: [rng.normal(size=(n, width)) for n in LENGTHS] for layer in layers}
     mask = torch.zeros(B, L + extra, dtype=torch.bool)
@@ -114,7 +114,7 @@ def test_cka_and_shape(pool, left):
 
 
 def padded(features, rows):
-    """The same features with other numbers in their padding, which a method may be told to count."""
+    """Return the same features with other numbers in their padding, which a method may be told to count."""
     rng, hidden = np.random.default_rng(rows), {}
     for layer, tensor in features.hidden.items():
         noise = torch.from_numpy(rng.normal(size=tensor.shape))
@@ -273,17 +273,11 @@ def test_ics_widths():
     assert [tuple(p.shape) for p in objective.parameters()] == [(DT, DS)]
 
 
-class FakeBatches(list):
-    folder = None
-
-
 def prepared(objective, teacher_features, folder=None):
     """Run the memory stage on a teacher that answers with these features."""
     batch = {"attention_mask": teacher_features.mask.long(), "input_ids": teacher_features.mask.long()}
-    batches = FakeBatches([batch])
-    batches.folder = folder
     torch.manual_seed(0)
-    objective.prepare(lambda batch, wanted: teacher_features, batches)
+    objective.prepare(lambda batch, wanted: teacher_features, [batch], folder)
     return objective
 
 
@@ -366,10 +360,8 @@ def test_fsd_memory_stage_continues_where_it_stopped(tmp_path):
     def teacher_must_rest(batch, wanted):
         raise AssertionError("everything was cached")
 
-    batches = FakeBatches([{"attention_mask": teacher.mask.long()}])
-    batches.folder = tmp_path
     again = METHODS["fsd_g"](make_pair(), memory=2, passes=3)
-    again.prepare(teacher_must_rest, batches)
+    again.prepare(teacher_must_rest, [{"attention_mask": teacher.mask.long()}], tmp_path)
 
 
 def test_fsd_memory_round_trips_through_a_state_dict():
@@ -406,3 +398,24 @@ def test_layers_that_do_not_exist(name):
 def test_methods_that_need_a_teacher_say_so(name):
     with pytest.raises(ModelError, match="needs a teacher"):
         METHODS[name](Pair(ModelShape("bert", 2, 8, 1), None, "classification", 2))
+
+
+@pytest.mark.parametrize("name", ["fsd_l", "cka"])
+def test_a_cka_of_zero_is_no_missing_cka(name):
+    """Compare samples that two models order independently: CKA exists and is 0, and the loss is not at its minimum."""
+    signs = torch.tensor([[1.0, 1, -1, -1], [1, -1, 1, -1]])
+    sides = [side[:, None, None].requires_grad_() for side in signs]  # B=4, L=1, D=1
+    mask = torch.ones(4, 1, dtype=torch.bool)
+    shape = ModelShape("bert", 2, 1, 1)
+    options = {"estimator": "biased", "layers": [(1, 1)]} if name == "cka" else {}
+    objective = METHODS[name](Pair(shape, shape, "classification", 2), **options)
+    features = [Features(mask, hidden={1: side}) for side in sides]
+    term = objective.terms["sim" if name == "cka" else "local"]
+    value = term(*features, {})
+    expected = 1.0 if name == "cka" else -math.log(torch.finfo(torch.float32).tiny)
+    assert value.item() == pytest.approx(expected, rel=1e-6)
+    assert torch.autograd.grad(value, sides[0])[0].isfinite().all()
+    # a constant side, of which there is no CKA, is at 0
+    constant = Features(mask, hidden={1: torch.ones(4, 1, 1, requires_grad=True)})
+    missing = term(constant, features[1], {})
+    assert missing == 0 and not torch.autograd.grad(missing, constant.hidden[1])[0].any()

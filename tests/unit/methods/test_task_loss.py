@@ -1,4 +1,4 @@
-"""The loss against the labels, with and without class weights, against float64 formulas; and where weights go."""
+"""Test the loss against the labels, with and without class weights, against float64 formulas; and where weights go."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def log_softmax(row):
 
 
 def reference(problem, logits, weights):
-    """One number by plain loops."""
+    """Compute one number by plain loops."""
     labels = LABELS[problem]
     w = np.ones(CLASSES) if weights is None else np.array(weights)
     if problem == "regression":
@@ -122,7 +122,7 @@ def test_weights_of_one_change_nothing(problem):
 
 
 def test_weights_are_not_divided_out_again():
-    """A batch of one class has the loss of its weight: the weighted mean of torch would cancel it."""
+    """Check that a batch of one class has the loss of its weight: the weighted mean of torch would cancel it."""
     logits = torch.tensor([[2.0, 0.0, 1.0]] * 4)
     batch = {"labels": torch.zeros(4, dtype=torch.long)}
     plain, weighted = (
@@ -134,7 +134,7 @@ def test_weights_are_not_divided_out_again():
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 def test_tokens_without_any_decision_give_zero_and_no_gradient(weights):
-    """A batch whose words were all cut off must not end training in nan."""
+    """Check that a batch whose words were all cut off does not end training in nan."""
     logits = torch.randn(2, 3, CLASSES, requires_grad=True)
     everywhere = torch.ones(2, 3, dtype=torch.bool)
     batch = {"labels": torch.full((2, 3), IGNORED)}
@@ -198,7 +198,7 @@ def test_weights_reach_the_task_term_of_every_method_and_nothing_else(name):
 
 
 def test_the_methods_that_learn_from_labels_call_that_term_task():
-    """So that the test above cannot pass because a term has another name."""
+    """Make sure that the test above cannot pass because a term has another name."""
     with_task = {name for name in METHODS if "task" in distiller_of(name, None).objective.weights}
     assert {"ft", "kd", "cka", "shape", "fsd", "fcd", "ics", "minilmv2", "pkd"} <= with_task
     for name in METHODS.keys() - with_task:

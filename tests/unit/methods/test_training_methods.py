@@ -1,4 +1,4 @@
-"""Theseus, MetaDistil and ReptileDistil: the methods that change the training itself."""
+"""Test Theseus, MetaDistil and ReptileDistil, which change the training itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALM = {
 
 
 def models(family="bert", depths=(2, 4), **changes):
-    """A teacher, and a student made of its first layers, without dropout."""
+    """Make a teacher, and a student made of its first layers, without dropout."""
     teacher = tiny_model(family, depth=depths[1], seed=1, **CALM[family] | changes)
     return keep_layers(teacher, list(range(1, depths[0] + 1))).train(), teacher
 
@@ -192,7 +192,7 @@ def test_reptile_mappings():
 
 
 class Quiz:
-    """Two fixed batches."""
+    """Serve two fixed batches."""
 
     def __init__(self):
         self.batches = [tiny_batch((4, 6, 3), seed=seed) for seed in (11, 12)]
@@ -222,7 +222,7 @@ def test_the_teachers_gradient_is_the_derivative_of_the_quiz(family, inner):
     direction = {name: torch.randn_like(p) for name, p in teacher.named_parameters()}
 
     def quiz_loss(step):
-        """Plain: copies of both models, one step of SGD, the loss on the quiz."""
+        """Compute it plainly: copies of both models, one step of SGD, the loss on the quiz."""
         moved, pupil = copy.deepcopy(teacher), copy.deepcopy(student)
         for name, parameter in moved.named_parameters():
             parameter.data += step * direction[name]
@@ -266,7 +266,7 @@ def test_metadistil_moves_the_teacher_and_leaves_the_student_to_its_optimiser():
 
 
 def quiz_loss_after_training(name, **options):
-    """By teaching alone: the student sees neither the quiz nor any label."""
+    """Teach alone: the student sees neither the quiz nor any label."""
     student, teacher = models()
     model = distiller(name, student, teacher, **options)
     if name == "metadistil":
@@ -295,13 +295,28 @@ def test_metadistils_adam_is_adam():
     for seed in range(4):
         torch.manual_seed(seed)
         gradients = [torch.randn_like(parameter) for parameter in teacher.parameters()]
-        model.teacher.lessons += 1
-        model.teacher._adam(gradients)
+        model.teacher.descend(gradients)
         for parameter, gradient in zip(other.parameters(), gradients, strict=True):
             parameter.grad = gradient.clone()
         reference.step()
     for ours, theirs in zip(teacher.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
+
+
+def test_metadistils_adam_goes_on_from_a_checkpoint():
+    whole, broken = (distiller("metadistil", *models(), teacher_rate=1e-3) for _ in range(2))
+    torch.manual_seed(0)
+    steps = [[torch.randn_like(parameter) for parameter in whole.teacher.model.parameters()] for _ in range(4)]
+    for gradients in steps:
+        whole.teacher.descend(gradients)
+    for gradients in steps[:2]:
+        broken.teacher.descend(gradients)
+    resumed = distiller("metadistil", *models(), teacher_rate=1e-3)
+    resumed.load_state_dict(broken.state_dict())
+    for gradients in steps[2:]:
+        resumed.teacher.descend(gradients)
+    ours, theirs = resumed.teacher.state_dict(), whole.teacher.state_dict()
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +337,7 @@ def test_any_loss_can_be_the_inner_one(inner):
 
 def test_a_pass_before_training_is_no_lesson():
     class Reads(Term):
-        def prepare(self, teacher, batches):
+        def prepare(self, teacher, batches, folder=None):
             for batch in batches:
                 teacher(batch, Wanted(hidden=[1]))
 

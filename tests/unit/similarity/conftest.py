@@ -8,7 +8,7 @@ import torch
 
 @pytest.fixture(scope="package", autouse=True)
 def one_thread() -> Iterator[None]:
-    """These tensors are tiny: more threads only wait for each other."""
+    """Use one thread: these tensors are tiny, and more threads only wait for each other."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

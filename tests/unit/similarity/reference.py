@@ -1,4 +1,4 @@
-"""What limbeck.similarity must compute, in plain loops in float64 or wider, and hostile inputs to compare on."""
+"""Compute what limbeck.similarity must, in plain loops in float64 or wider, and hostile inputs to compare on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = (
 
 
 def features(seed: int, kind: str, n: int, d: int, scale: float = 1.0) -> np.ndarray:
-    """(n, d) float32 of the given kind."""
+    """Make (n, d) float32 of the given kind."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((n, d))
     if kind == "constant":
@@ -81,7 +81,7 @@ def kernel_matrix(rows, kernel):
 
 
 def hsic_biased(k, l):  # noqa: E741
-    """tr(K C L C), with the centring written out."""
+    """Compute tr(K C L C), with the centring written out."""
     n = len(k)
 
     def centre(m):
@@ -94,7 +94,7 @@ def hsic_biased(k, l):  # noqa: E741
 
 
 def hsic_unbiased(k, l):  # noqa: E741
-    """n (n-3) times the estimator of Song et al. 2012, term by term."""
+    """Compute n (n-3) times the estimator of Song et al. 2012, term by term."""
     n = len(k)
     k = [[WIDE(0) if i == j else k[i][j] for j in range(n)] for i in range(n)]
     l = [[WIDE(0) if i == j else l[i][j] for j in range(n)] for i in range(n)]  # noqa: E741
@@ -104,7 +104,7 @@ def hsic_unbiased(k, l):  # noqa: E741
 
 
 def cka(x, y, mask=None, estimator="unbiased", kernel="linear"):
-    """The value, and the share of the smaller self term in its own kernel: 0 where CKA does not exist."""
+    """Return the value, and the share of the smaller self term in its own kernel: 0 where CKA does not exist."""
     xs, ys = rows_of(x, mask), rows_of(y, mask)
     if len(xs) < (4 if estimator == "unbiased" else 2):
         return 0.0, 0.0
@@ -121,7 +121,7 @@ def cka(x, y, mask=None, estimator="unbiased", kernel="linear"):
 
 
 def phi(x, beta):
-    """Partial whitening, and whether the rank is beyond doubt."""
+    """Whiten partially, and tell whether the rank is beyond doubt."""
     u, s, vt = np.linalg.svd(x, full_matrices=False)
     largest = s.max(initial=0)
     kept = s > 1e-7 * largest
@@ -171,7 +171,7 @@ def relation(vectors, norm):
 
 
 def pearson(a, b):
-    """None where it does not exist."""
+    """Return the correlation, or None where it does not exist."""
     if not a:
         return None
     mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
@@ -196,7 +196,7 @@ def compare(a, b, loss, tau=10.0):
 
 
 def relation_losses(s, t, mask, norm, loss, diagonal):
-    """Token and sample relation loss, by loops over samples and positions."""
+    """Compute the token and sample relation losses by loops over samples and positions."""
     batch, length = mask.shape
 
     def one(rows_s, rows_t):

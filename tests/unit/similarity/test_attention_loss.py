@@ -1,4 +1,4 @@
-"""The loss between projections is the loss between their scores, and the operations that it rests on."""
+"""Test that the loss between projections is that between their scores, and the operations that it rests on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from limbeck.similarity import (
     attention_loss,
     attention_scores,
     gradients_to_teacher,
-    kept,
     masked_difference,
     squared_norm,
+    zero_masked,
 )
 
 COMPARE = {"mse": similarity.attention_mse, "kl": similarity.attention_kl}
@@ -26,7 +26,7 @@ def randn(*shape, seed=0):
 
 
 def projections(garbage=0.0):
-    """q and k of a student of width 8 and of a teacher of width 12, with garbage in the padding."""
+    """Make q and k of a student of width 8 and of a teacher of width 12, with garbage in the padding."""
     drawn = [randn(4, 5, width, seed=seed) for seed, width in enumerate((8, 8, 12, 12))]
     return [torch.where(MASK[..., None], x, garbage).requires_grad_() for x in drawn]
 
@@ -108,14 +108,14 @@ def test_bad_arguments():
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_kept_is_where(dtype):
+def test_zero_masked_is_where(dtype):
     x = randn(3, 5, 4).to(dtype)
     x[0, 1], x[1, 2], x[2, 3] = torch.nan, torch.inf, -torch.inf
     for real in (MASK[:3, :, None], randn(3, 5, 4, seed=1) > 0):
         for view in (x, x.transpose(0, 1)):
             mask = real if view is x else real.transpose(0, 1)
             leaf = view.detach().requires_grad_()
-            value, expected = kept(leaf, mask), torch.where(mask, view, 0)
+            value, expected = zero_masked(leaf, mask), torch.where(mask, view, 0)
             torch.testing.assert_close(value, expected, rtol=0, atol=0, equal_nan=True)
             (gradient,) = grad(value, leaf, torch.full_like(view, torch.nan))
             assert (gradient.isnan() == mask).all() and (gradient[~mask.expand_as(view)] == 0).all()

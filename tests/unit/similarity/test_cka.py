@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from limbeck.similarity import MinibatchCKA, cka
+from limbeck.similarity import MinibatchCKA, cka, cka_with_validity
 
 from . import reference
 
@@ -256,3 +256,37 @@ def test_minibatch_estimates_the_whole_and_maps_layers():
     assert layers.compute()[0, 1].item() == pytest.approx(total.compute().item(), rel=1e-5)
     with pytest.raises(ValueError, match="seen no batch"):
         MinibatchCKA().compute()
+
+
+def orthogonal(n, d, dtype=torch.float64):
+    """Make centred features of two sides whose columns are orthogonal: biased CKA exists and is 0."""
+    columns = torch.linalg.qr(torch.cat([torch.ones(n, 1), pair(n, 2 * d, 1)[0]], 1).double()).Q[:, 1:]
+    return columns[:, :d].to(dtype), columns[:, d:].to(dtype)
+
+
+@pytest.mark.parametrize("n, d", [(12, 3), (12, 5), (200, 2), (200, 90)])
+def test_a_cka_of_zero_exists(n, d):
+    x, y = orthogonal(n, d)
+    value, exists = cka_with_validity(x, y, estimator="biased")
+    expected, share = reference.cka(x.numpy(), y.numpy(), np.ones(n, bool), "biased", "linear") if n < 100 else (0, 1)
+    assert exists and share > 1e-11
+    assert abs(value.item()) < 1e-14 and abs(expected) < 1e-14
+    # exactly 0 in integers: every product is exact
+    x, y = (torch.tensor(rows, dtype=torch.float64) for rows in ([[1.0], [1], [-1], [-1]], [[1.0], [-1], [1], [-1]]))
+    value, exists = cka_with_validity(x, y, estimator="biased")
+    assert value == 0 and exists
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_validity_is_false_exactly_where_cka_does_not_exist(estimator, kernel):
+    x, y = torch.randn(4, 6, 3, generator=torch.Generator().manual_seed(0)), pair(6, 3, 5)[1]
+    x[1] = 0.3
+    needed = 4 if estimator == "unbiased" else 2
+    mask = torch.arange(6) < torch.tensor([6, 6, needed, needed - 1])[:, None]
+    value, exists = cka_with_validity(x, y, mask=mask, estimator=estimator, kernel=kernel)
+    if kernel == "linear" or estimator == "unbiased":  # a kernel of two points is the same for any two
+        assert exists.tolist() == [True, False, True, False]
+    assert torch.equal(value, cka(x, y, mask=mask, estimator=estimator, kernel=kernel))
+    assert not value[~exists].any() and exists.dtype == torch.bool
+    assert cka_with_validity(torch.full((6, 3), torch.nan), y, estimator=estimator)[1]

@@ -1,4 +1,4 @@
-"""Everything that is a loss traces into one graph, forward and backward."""
+"""Test that everything that is a loss traces into one graph, forward and backward."""
 
 from __future__ import annotations
 

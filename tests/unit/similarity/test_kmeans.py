@@ -25,7 +25,7 @@ def blobs(n=2000, d=8, k=12, spread=0.3, seed=0):
 
 
 def lloyd_step(rows, centroids):
-    """Labels, means and inertia about the means, in loops."""
+    """Compute labels, means and inertia about the means, in loops."""
     rows, centroids = rows.double().numpy(), centroids.double().numpy()
     labels = [int(np.argmin([((row - c) ** 2).sum() for c in centroids])) for row in rows]
     means = np.array(
@@ -109,7 +109,7 @@ def test_a_common_offset_does_not_matter():
 
 
 def test_memory_is_bounded():
-    """Only a batch, the sample and the centroids are alive, however many rows pass."""
+    """Check that only a batch, the sample and the centroids are alive, however many rows pass."""
     alive: list[weakref.ref[torch.Tensor]] = []
     most = 0
 

@@ -249,6 +249,37 @@ def test_the_diagonal_dominates_unrelated_features():
     assert token_relation_loss(s, t, None, include_diagonal=False) > 0.8
 
 
+def plain_loss(s, t, mask, fused, norm, loss, tau):
+    """Compute the loss one relation matrix at a time, in the dtype of the inputs and by autograd alone."""
+
+    def relations(h):
+        h = torch.where(mask[..., None], h, 0)
+        if norm == "l2":
+            h = torch.nn.functional.normalize(h, dim=-1)
+        elif norm == "layernorm":
+            h = torch.nn.functional.layer_norm(h, h.shape[-1:], eps=0.0)
+        elif norm == "softmax":
+            h = h.softmax(-1)
+        h = torch.where(mask[..., None], h, 0)
+        h = h if fused is token_relation_loss else h.transpose(0, 1)
+        return h @ h.mT
+
+    values, (a, b) = [], (relations(s), relations(t))
+    for i, real in enumerate(mask if fused is token_relation_loss else mask.mT):
+        x, y = (r[i][real][:, real].flatten() for r in (a, b))
+        if loss == "mse":
+            value = (x - y).square().mean()
+        elif loss == "kl":
+            log_s, log_t = (x / tau).log_softmax(0), (y / tau).log_softmax(0)
+            value = tau**2 * (log_t.exp() * (log_t - log_s)).sum()
+        else:
+            x, y = x - x.mean(), y - y.mean()
+            value = 1 - (x * y).sum() / (x.norm() * y.norm()) if len(x) > 1 else 0 * x.sum()
+        values.append(value if fused is token_relation_loss or real.sum() > 1 else None)
+    values = [value for value in values if value is not None]
+    return sum(values) / len(values)
+
+
 @pytest.mark.parametrize("fused", FUSED)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("loss", LOSSES)
@@ -259,8 +290,10 @@ def test_float32_path_agrees_with_float64(fused, norm, loss):
     tau = 100.0 if norm in ("layernorm", "none") else 1.0  # relations of size D saturate the softmax
     value, exact = (fused(a, b, mask, norm=norm, loss=loss, tau=tau) for a, b in ((s, t), (s64, t.double())))
     assert value.item() == pytest.approx(exact.item(), rel=1e-6)
-    g, e = torch.autograd.grad(value, s)[0], torch.autograd.grad(exact, s64)[0]
-    assert (g - e).norm() <= 1e-5 * e.norm()
+    plain = plain_loss(s, t, mask, fused, norm, loss, tau)
+    g, p, e = torch.autograd.grad(value, s)[0], torch.autograd.grad(plain, s)[0], torch.autograd.grad(exact, s64)[0]
+    # How much float32 loses in the sums depends on the machine: the plain form, measured here, is the yardstick.
+    assert (g - e).norm() <= max(1e-5 * e.norm(), 2 * (p - e).norm())
 
 
 @pytest.mark.parametrize("fused", FUSED)

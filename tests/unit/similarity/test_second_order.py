@@ -1,4 +1,4 @@
-"""Where the teacher learns too: gradients with respect to its side, and second derivatives of every loss."""
+"""Test losses where the teacher learns too: gradients with respect to its side, and all second derivatives."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_one_side_computed_from_the_other():
 
 
 def test_a_gradient_step_of_the_student_carries_a_gradient_to_the_teacher():
-    """What meta-learning needs, against finite differences of the loss after the step."""
+    """Check what meta-learning needs against finite differences of the loss after the step."""
     inputs, labels = randn(8, 4).detach(), randn(8, 3, seed=1).detach()
     student, teacher = randn(4, 3, seed=2), randn(4, 5, seed=3)
 
@@ -198,7 +198,7 @@ KINDS = ("hidden", "queries", "keys", "values")
 
 
 def features(wanted, mask, seed):
-    """Random features of what is wanted, all of which need a gradient; padding holds NaN."""
+    """Make random features of what is wanted, all of which need a gradient; padding holds NaN."""
     generator = torch.Generator().manual_seed(seed)
 
     def layer():

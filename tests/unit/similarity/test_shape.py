@@ -95,7 +95,7 @@ def test_small_angles_keep_their_digits():
 @pytest.mark.parametrize("n", [24, 60])
 @pytest.mark.parametrize("rank_y", [3, 40])
 def test_rank_deficient_gradient_is_the_smallest_subgradient(n, rank_y):
-    """Rank 5 in 40 directions, with the rounding noise of float32: without truncation it is many times too large."""
+    """Take rank 5 in 40 directions, with rounding noise of float32: without truncation it is many times too large."""
     d, rank = 40, 5
     cx, cy = randn(n, rank) @ randn(rank, d, seed=1), randn(n, rank_y, seed=2) @ randn(rank_y, d, seed=3)
     x, y = cx.float(), cy.float()

@@ -1,0 +1,50 @@
+"""Find a method by its name, or a user's own as ``module:function``.
+
+The table is filled by ``limbeck.methods``. It lives here, so that a method that wraps another one (MetaDistil) can look
+that up without importing the package that imports it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from limbeck.distillation.method import Method
+from limbeck.distillation.objective import Objective
+from limbeck.errors import RecipeError, unknown
+
+MethodFunction = Callable[..., Objective | Method]
+
+METHODS: dict[str, MethodFunction] = {}
+
+
+def find_method(name: str) -> MethodFunction:
+    """Return the method of that name, or the function that ``module:function`` names."""
+    if ":" in name:
+        return _user_method(name)
+    if name not in METHODS:
+        raise RecipeError(unknown("method", name, METHODS, "Run 'limbeck methods'."))
+    return METHODS[name]
+
+
+def _user_method(name: str) -> MethodFunction:
+    module_name, _, function_name = name.partition(":")
+    # A user's file lies where the command is run, which an installed command does not search by itself.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # a name that is none, a module that is not there, or a mistake in it
+        raise RecipeError(
+            f"Method '{name}': module '{module_name}' cannot be imported ({type(error).__name__}: {error}). Run the "
+            f"command in the folder that holds {module_name}.py, or install the module."
+        ) from error
+    method: Any = getattr(module, function_name, None)
+    if not callable(method):
+        functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]
+        raise RecipeError(unknown(f"function in {module_name}", function_name, functions))
+    return method
