@@ -42,8 +42,11 @@ OFFICIAL = {
 }
 
 
+LARGE = ("sst2", "qnli", "qqp", "mnli")
+
+
 @needs_glue
-@pytest.mark.parametrize("name", OFFICIAL)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in OFFICIAL])
 def test_a_teacher_for_each_glue_task(name, tmp_path):
     run = teach(name, tmp_path)
     assert list(run.metrics()["metrics"]) == OFFICIAL[name]
