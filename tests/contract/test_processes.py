@@ -16,7 +16,10 @@ PARTS = {"uneven": ((5, 9), (3, 7, 6)), "nothing left": ((5, 9, 4), ()), "three"
 
 
 @pytest.mark.distributed
-@pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize(
+    "parts",
+    [pytest.param(parts, id=name, marks=pytest.mark.slow if len(parts) > 2 else ()) for name, parts in PARTS.items()],
+)
 def test_value_and_gradients_are_those_of_one_process(parts, tmp_path):
     found = in_processes(distances, tmp_path, parts, count=len(parts))
     assert all(set(process) == set(found[0]) for process in found) and len(found[0]) > 20 * len(PROBLEMS)

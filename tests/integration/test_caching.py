@@ -836,6 +836,7 @@ def test_killed_at_random_moments_and_built_by_two_at_once(values, tmp_path):
     assert found["again"] < len(IDS) or found["known"] < 4, found  # shards that were complete are not computed again
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 def test_a_run_killed_with_auto_equals_the_uninterrupted_one(values, tmp_path):
     train = {"epochs": 5, "save_strategy": "steps", "save_steps": 4}

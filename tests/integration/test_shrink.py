@@ -143,9 +143,8 @@ def test_every_form_is_exported_scored_and_counted(shrunk, files, tmp_path):
     assert summary["student"]["parameters"] == models["student"]["parameters"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "metric"), [pytest.param("numbers", "pearson", marks=pytest.mark.slow), ("several labels", "micro_f1")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "metric"), [("numbers", "pearson"), ("several labels", "micro_f1")])
 def test_numbers_and_several_labels(kind, metric, base_folder, files, tmp_path, monkeypatch):
     """Tell the problem from the column, all the way to the page and the forms that are served."""
     monkeypatch.setattr(limbeck.shrink.pipeline, "TRIED_METHODS", ("ft", "kd"))

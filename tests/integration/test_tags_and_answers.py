@@ -6,6 +6,7 @@ import csv
 import json
 import random
 import shutil
+from itertools import product
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -130,8 +131,14 @@ def losses(run):
     return [line["loss"] for line in lines if "loss" in line]
 
 
-@pytest.mark.parametrize("name", TASKS)
-@pytest.mark.parametrize("method", ["kd", "fcd", "ics"])
+def methods_and_tasks():
+    """Give one method on every task and every method on one task to the usual run; the others are slow."""
+    for method, name in product(("kd", "fcd", "ics"), TASKS):
+        marks = () if method == "kd" or name == "tokens" else pytest.mark.slow
+        yield pytest.param(method, name, id=f"{method}-{name}", marks=marks)
+
+
+@pytest.mark.parametrize(("method", "name"), list(methods_and_tasks()))
 def test_a_cached_teacher_teaches_the_same(files, teachers, name, method, tmp_path, monkeypatch):
     monkeypatch.setattr(caching, "_FLOPS", {"cpu": 1.0, "cuda": 1.0})  # so that a cache always pays
     folder = tmp_path / "cache"

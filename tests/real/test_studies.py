@@ -77,14 +77,9 @@ def test_one_process_does_it_all(done_alone):
     assert len((done_alone / "table.csv").read_text().splitlines()) == 6
 
 
+@pytest.mark.slow  # of studies of quick runs, the usual run tests the workers
 @pytest.mark.distributed
-@pytest.mark.parametrize(
-    "engine",
-    [
-        pytest.param(("--workers", "2"), id="workers"),
-        pytest.param(("--ray", "local"), id="ray", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("engine", [("--workers", "2"), ("--ray", "local")], ids=["workers", "ray"])
 def test_every_engine_comes_to_the_same_numbers(small_study, done_alone, tmp_path, engine):
     if "--ray" in engine:
         pytest.importorskip("ray")
