@@ -16,6 +16,8 @@ class Tokenizer(Protocol):
     """Turn texts into token ids, as the tokenizers of transformers do."""
 
     model_max_length: int
+    model_input_names: list[str]
+    pad_token: str | None
     pad_token_id: int | None
     bos_token_id: int | None
     eos_token_id: int | None
@@ -27,6 +29,10 @@ class Tokenizer(Protocol):
 
     def __len__(self) -> int:
         """Count the vocabulary."""
+        ...
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the id of every token."""
         ...
 
     def decode(self, token_ids: Any, **options: Any) -> str:
@@ -47,6 +53,8 @@ class Model(Protocol):
 
     config: Any
     training: bool
+    base_model: Any  # the model without its head
+    base_model_prefix: str
 
     @property
     def device(self) -> torch.device:
@@ -83,6 +91,10 @@ class Model(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights and buffers by name."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
+        """Take over weights and buffers by name."""
         ...
 
     def save_pretrained(self, save_directory: str | Path) -> Any:

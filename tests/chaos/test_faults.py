@@ -315,13 +315,13 @@ def test_what_cannot_be_kept_without_pickle_is_refused(tmp_path):
 def test_random_states_go_on(tmp_path):
     import numpy as np
 
-    from limbeck.training.checkpoints import SafeCheckpoints
+    from limbeck.training.checkpoints import load_random_state, save_random_state
 
     random.seed(1), np.random.seed(2), torch.manual_seed(3)
-    SafeCheckpoints._save_rng_state(None, str(tmp_path))
+    save_random_state(tmp_path)
     drawn = random.random(), np.random.rand(), torch.rand(1).item(), np.random.randn()
     random.seed(9), np.random.seed(9), torch.manual_seed(9)
-    SafeCheckpoints._load_rng_state(None, str(tmp_path))
+    load_random_state(tmp_path)
     assert (random.random(), np.random.rand(), torch.rand(1).item(), np.random.randn()) == drawn
 
 

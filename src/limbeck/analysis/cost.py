@@ -61,7 +61,7 @@ def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
         found |= {"training": steps[0] / steps[1], "inference": predictions[0] / predictions[1]}
     if recipe.teacher is not None:
         found |= {
-            "teacher_parameters": count_parameters(parts.teacher),
+            "teacher_parameters": count_parameters(parts.require_teacher()),
             "teacher_disk_bytes": weight_bytes(recipe.teacher.model),
             "teacher_milliseconds": predictions[-1],
             "speedup": predictions[-1] / predictions[0],

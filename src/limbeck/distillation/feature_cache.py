@@ -23,6 +23,7 @@ from limbeck.distillation.teachers import LiveTeacher
 from limbeck.errors import CacheError
 from limbeck.models.families import decides_tokens, width_of
 from limbeck.models.features import POOLED, Features, Wanted
+from limbeck.protocols import Model
 from limbeck.tasks.task import Logits
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class FeatureCache:
         self._reader = CacheReader(self._files, self._layout, self.dtype)
         self._files.check()
 
-    def estimate(self, model: Any, wanted: Wanted) -> int:
+    def estimate(self, model: Model, wanted: Wanted) -> int:
         """Count the bytes that these features take in whole."""
         return self._bytes(model, dict.fromkeys(range(len(self._layout.shards)), wanted.names()))
 
@@ -123,7 +124,7 @@ class FeatureCache:
             rows.append(row)
         return rows
 
-    def _bytes(self, model: Any, names: Mapping[int, list[str]]) -> int:
+    def _bytes(self, model: Model, names: Mapping[int, list[str]]) -> int:
         numbers = sum(count_numbers(model, some, *self._layout.size(shard)) for shard, some in names.items())
         return self.dtype.itemsize * numbers
 
@@ -138,7 +139,7 @@ class CachedTeacher:
         return self.cache.read(batch, wanted)
 
 
-def count_numbers(model: Any, names: Iterable[str], examples: int, tokens: int) -> int:
+def count_numbers(model: Model, names: Iterable[str], examples: int, tokens: int) -> int:
     """Count the numbers that the tensors of these names hold for so many examples with so many tokens."""
     numbers = 0
     for name in names:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from limbeck._internal.tensors import tensor_bytes
+from limbeck.protocols import EncodedData, Model, Tokenizer
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -18,7 +19,7 @@ _ROWS = 10_000  # read at a time
 _ABOUT_THE_FILE = {"_name_or_path", "transformers_version", "architectures", "dtype"}
 
 
-def fingerprint(model: Any, tokenizer: Any, encoded: Dataset, max_length: int) -> dict[str, str]:
+def fingerprint(model: Model, tokenizer: Tokenizer, encoded: EncodedData, max_length: int) -> dict[str, str]:
     """Return a short text for the teacher, the tokenizer, the encoded data with their ids, and the length."""
     return {
         "teacher": _model_digest(model),
@@ -28,7 +29,7 @@ def fingerprint(model: Any, tokenizer: Any, encoded: Dataset, max_length: int) -
     }
 
 
-def _model_digest(model: Any) -> str:
+def _model_digest(model: Model) -> str:
     config = {key: value for key, value in model.config.to_dict().items() if key not in _ABOUT_THE_FILE}
     digest = hashlib.sha256(_text(config))
     for name, value in sorted(model.state_dict().items()):

@@ -8,6 +8,7 @@ from typing import Any
 from limbeck.errors import ModelError
 from limbeck.models.families import blocks_of, family_of, has_raw_scores, width_of
 from limbeck.problems import Problem
+from limbeck.protocols import Model
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class ModelShape:
     key_width: int | None = None
 
     @classmethod
-    def of(cls, model: Any) -> ModelShape:
+    def of(cls, model: Model) -> ModelShape:
         """Describe a transformers model."""
         config = model.config
         return cls(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +10,13 @@ from torch import Tensor, nn
 from limbeck.distillation.objective import Objective
 from limbeck.models.capture import Capture
 from limbeck.models.features import Features, Wanted
+from limbeck.protocols import Model
 
 
 class LiveTeacher:
     """Run the frozen teacher on each batch. Not a module: no optimiser, checkpoint or wrapper may see its weights."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model.eval().requires_grad_(False)
         self.capture = Capture(model)
 
@@ -36,7 +36,7 @@ class LearningTeacher(nn.Module):
     student's sees them: they never require gradients outside of ``learn``.
     """
 
-    def __init__(self, model: Any, student: Any, objective: Objective) -> None:
+    def __init__(self, model: Model, student: Model, objective: Objective) -> None:
         super().__init__()
         self.model = model
         self.live = LiveTeacher(model)
@@ -45,7 +45,7 @@ class LearningTeacher(nn.Module):
         self.capture = Capture(student)
 
     @property
-    def student(self) -> Any:
+    def student(self) -> Model:
         """Return the student, which the distiller owns."""
         return self._student[0]
 

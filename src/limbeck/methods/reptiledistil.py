@@ -56,7 +56,7 @@ class MovingTeacher(LearningTeacher):
         terms = self.objective(student, self.live(batch, needs.teacher), batch)
         trained = [parameter for parameter in self.student.parameters() if parameter.requires_grad]
         gradients = mean_gradients(torch.autograd.grad(self.objective.total(terms), trained, allow_unused=True))
-        after = {parameter: parameter.detach() for parameter in self.student.parameters()}
+        after: dict[Tensor, Tensor] = {parameter: parameter.detach() for parameter in self.student.parameters()}
         for parameter, gradient in zip(trained, gradients, strict=True):
             if gradient is not None:
                 after[parameter] = parameter.detach() - self.inner_rate * gradient

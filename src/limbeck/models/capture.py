@@ -14,9 +14,10 @@ from limbeck.errors import ModelError
 from limbeck.models.families import blocks_of, family_of, projected, projection
 from limbeck.models.features import LAYERED, POOLED, Features, Wanted
 from limbeck.models.pooling import Pooling, pool
+from limbeck.protocols import Model
 
 
-def model_inputs(model: Any, batch: Mapping[str, Tensor]) -> dict[str, Any]:
+def model_inputs(model: Model, batch: Mapping[str, Tensor]) -> dict[str, Any]:
     """Select what this model reads of a batch, which also has labels and may come from another family's tokenizer.
 
     Segment ids go only to models that have segment embeddings: GPT-2 would look them up among its words.
@@ -49,7 +50,7 @@ class Capture:
     keeping every layer alive; nothing depends on the attention implementation.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
         self.family = family_of(model)
         self.blocks = blocks_of(model)
@@ -66,7 +67,7 @@ class Capture:
                 for layer in wanted.layers(kind):
                     hooks.enter_context(self._hook(kind, layer, mask, store[kind]))
             # without its head where no logits are wanted: a language model's head costs as much as several blocks
-            runs = self.model if wanted.logits or weights else self.model.base_model
+            runs: Any = self.model if wanted.logits or weights else self.model.base_model
             inputs = model_inputs(self.model, batch)
             output = functional_call(runs, dict(weights), (), inputs) if weights else runs(**inputs)
         logits = logits_of(output) if wanted.logits else None

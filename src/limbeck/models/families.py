@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from limbeck.errors import ModelError
+from limbeck.protocols import Model
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,13 @@ def family_of(model: Any) -> Family:
         ) from None
 
 
-def blocks_of(model: Any) -> nn.ModuleList:
+def blocks_of(model: Model) -> nn.ModuleList:
     """Return the transformer blocks of a model with or without a head."""
     blocks: nn.ModuleList = model.base_model.get_submodule(family_of(model).blocks)
     return blocks
 
 
-def decides_tokens(model: Any) -> bool:
+def decides_tokens(model: Model) -> bool:
     """Tell whether the model's head has logits for each token (tags, answers) and not for each text."""
     return head_of(type(model).__name__) in ("TokenClassification", "QuestionAnswering")
 
@@ -101,7 +102,7 @@ def head_of(class_name: str) -> str:
     return class_name.partition("For")[2]
 
 
-def has_raw_scores(model: Any) -> bool:
+def has_raw_scores(model: Model) -> bool:
     """Tell whether q·k/√d_head is what this model's attention softmaxes."""
     family = family_of(model)
     return family.raw_scores and all(
@@ -114,7 +115,7 @@ def projection(family: Family, kind: str, block: nn.Module) -> nn.Module:
     return block.get_submodule(getattr(family, kind))
 
 
-def width_of(model: Any, kind: str) -> int:
+def width_of(model: Model, kind: str) -> int:
     """Return the width of the ``queries``, ``keys`` or ``values`` of a layer, or of what else is kept of it.
 
     Keys and values that several heads share are narrower than the queries, which need not have the model's width.

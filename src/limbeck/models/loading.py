@@ -23,6 +23,7 @@ from limbeck.models.heads import (
     problem_of,
 )
 from limbeck.problems import Problem
+from limbeck.protocols import Model, Tokenizer
 from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.task import Task
 
@@ -41,7 +42,7 @@ def resolve(source: str | Path) -> str:
     return str(source)
 
 
-def load_tokenizer(source: str | Path, **options: Any) -> Any:
+def load_tokenizer(source: str | Path, **options: Any) -> Tokenizer:
     """Load the tokenizer saved with a model; decoders without a padding token pad with their end token.
 
     ``options`` are settings of the tokenizer that differ from those it was saved with.
@@ -58,14 +59,14 @@ def load_tokenizer(source: str | Path, **options: Any) -> Any:
     return tokenizer
 
 
-def load_for_training(source: str | Path, task: Task, tokenizer: Any) -> Any:
+def load_for_training(source: str | Path, task: Task, tokenizer: Tokenizer) -> Model:
     """Load a model to fine-tune on the task; its head is made anew where the checkpoint has none that fits."""
     model, _ = _load_model(source, task.problem, ignore_mismatched_sizes=True, **label_config(task))
     _use_padding(source, model, tokenizer)
     return model
 
 
-def load_fine_tuned(source: str | Path, task: Task | None = None) -> Any:
+def load_fine_tuned(source: str | Path, task: Task | None = None) -> Model:
     """Load a model whose head has been trained, for that task where one is given: a teacher, or one to evaluate."""
     problem = task.problem if task else problem_of(load_config(source))
     model, missing = _load_model(source, problem)
@@ -80,7 +81,7 @@ def load_fine_tuned(source: str | Path, task: Task | None = None) -> Any:
     return model
 
 
-def load_teacher(source: str | Path, task: Task) -> tuple[Any, ModelError | None]:
+def load_teacher(source: str | Path, task: Task) -> tuple[Model, ModelError | None]:
     """Load a teacher, with the error to raise if its predictions are needed although its head was never trained.
 
     A teacher of plain text need not have a head: many methods compare hidden states alone.
@@ -93,7 +94,7 @@ def load_teacher(source: str | Path, task: Task) -> tuple[Any, ModelError | None
     return model, no_trained_head(source, missing, task) if missing else None
 
 
-def _use_padding(source: str | Path, model: Any, tokenizer: Any) -> None:
+def _use_padding(source: str | Path, model: Any, tokenizer: Tokenizer) -> None:
     # the classifier of a decoder reads the last token that its config does not call padding
     known = model.get_input_embeddings().num_embeddings
     if tokenizer.pad_token_id >= known:
@@ -105,7 +106,7 @@ def _use_padding(source: str | Path, model: Any, tokenizer: Any) -> None:
     model.config.pad_token_id = tokenizer.pad_token_id
 
 
-def check_same_tokenizer(student: Any, teacher: Any) -> None:
+def check_same_tokenizer(student: Tokenizer, teacher: Tokenizer) -> None:
     """Raise where a token id does not mean the same to both models, which read one batch."""
     ours, theirs = student.get_vocab(), teacher.get_vocab()
     if ours == theirs and student(_PROBE)["input_ids"] == teacher(_PROBE)["input_ids"]:
@@ -149,7 +150,7 @@ def checked_length(max_length: int, model: Any) -> int:
     return max_length
 
 
-def count_parameters(model: Any) -> int:
+def count_parameters(model: Model | torch.nn.Module) -> int:
     """Count the parameters of a model or of a part of it."""
     return sum(parameter.numel() for parameter in model.parameters())
 

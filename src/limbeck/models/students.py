@@ -14,6 +14,7 @@ from limbeck.models.families import FAMILIES, blocks_of, family_of
 from limbeck.models.heads import model_class
 from limbeck.models.layers import layer_map
 from limbeck.problems import Problem
+from limbeck.protocols import Model
 
 # from the names of ``keep`` to those of layer maps, whose teacher's side is kept
 _KEEP = {"first": "bottom", "last": "top", "uniform": "uniform"}
@@ -38,13 +39,14 @@ def layers_to_keep(keep: str | Sequence[int], depth: int) -> list[int]:
     return [source for _, source in layer_map(_KEEP[strategy], int(count), depth)]
 
 
-def keep_layers(source: Any, layers: Sequence[int]) -> Any:
+def keep_layers(source: Model, layers: Sequence[int]) -> Model:
     """Make a model of the same class with only these blocks (counted from 1) and every other weight of the source."""
     config = copy.deepcopy(source.config)
     config.num_hidden_layers = len(layers)
     if getattr(config, "layer_types", None):
         config.layer_types = [source.config.layer_types[layer - 1] for layer in layers]
-    student = type(source)(config)
+    make: Any = type(source)
+    student: Model = make(config)
     prefix = f"{source.base_model_prefix}.{family_of(source).blocks}."
     new_index = {layer - 1: position for position, layer in enumerate(layers)}
     state = {}
@@ -121,7 +123,7 @@ def _derived(config: Any) -> dict[str, int]:
     }
 
 
-def check_not_deeper(student: Any, teacher: Any) -> None:
+def check_not_deeper(student: Model, teacher: Model) -> None:
     """Raise where the student has more blocks than its teacher."""
     layers, depth = len(blocks_of(student)), len(blocks_of(teacher))
     if layers > depth:

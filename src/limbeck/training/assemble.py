@@ -57,6 +57,11 @@ class Parts:
         """Return what the objective needs captured on each side."""
         return self.distiller.needs
 
+    def require_teacher(self) -> Model:
+        """Return the teacher, where there must be one."""
+        assert self.teacher is not None
+        return self.teacher
+
     def why_not_cached(self) -> str:
         """Say why what the teacher computes cannot be kept; empty where it can."""
         return _why_not_cached(self.task, self.method)

@@ -49,8 +49,8 @@ def _build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
     parts, data = first
     made_for, dtype = found[0]
     cache = FeatureCache(folder, data.splits["train"], made_for, dtype)
-    cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, wanted, _device())
-    return wanted, cache.estimate(parts.teacher, wanted)
+    cache.fill(LiveTeacher(parts.require_teacher()), data.collate, data.batch_size, wanted, _device())
+    return wanted, cache.estimate(parts.require_teacher(), wanted)
 
 
 def cache_for_runs(recipes: Mapping[str, tuple[Recipe, int]], folder: Path) -> list[str]:
@@ -82,7 +82,7 @@ def cache_for_runs(recipes: Mapping[str, tuple[Recipe, int]], folder: Path) -> l
     stage, parts, data, made_for = first
     assert stage.teacher is not None
     cache = FeatureCache(folder, data.splits["train"], made_for, stage.teacher.cache_dtype)
-    cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, wanted, _device())
+    cache.fill(LiveTeacher(parts.require_teacher()), data.collate, data.batch_size, wanted, _device())
     return served
 
 

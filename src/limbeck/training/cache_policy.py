@@ -52,7 +52,7 @@ def automatic_cache(
 
 def fill_for_run(cache: FeatureCache, parts: Parts, data: Data, device: torch.device) -> None:
     """Complete a cache for what a run needs of its teacher; of several processes, the first one computes."""
-    live = LiveTeacher(parts.teacher)
+    live = LiveTeacher(parts.require_teacher())
     rank_zero_first(lambda: cache.fill(live, data.collate, data.batch_size, parts.needs.teacher, device))
     logger.info("The teacher's features are read from %s.", cache.folder)
 
@@ -64,7 +64,7 @@ def _training_cache(folder: Path, recipe: Recipe, parts: Parts, data: Data) -> F
 
 def fingerprint_of(parts: Parts, data: Data, split: str = "train") -> dict[str, str]:
     """Return what features of this split depend on."""
-    return fingerprint(parts.teacher, parts.tokenizer, data.splits[split], parts.max_length)
+    return fingerprint(parts.require_teacher(), parts.tokenizer, data.splits[split], parts.max_length)
 
 
 def flops() -> float:
@@ -89,9 +89,9 @@ def pays(
     assert recipe.teacher is not None
     kind = "cpu" if device.type == "cpu" else "cuda"
     lengths = [len(ids) for ids in data.splits["train"]["input_ids"]]
-    numbers = count_numbers(parts.teacher, wanted.names(), len(lengths), sum(lengths))
+    numbers = count_numbers(parts.require_teacher(), wanted.names(), len(lengths), sum(lengths))
     needed = numbers * DTYPES[recipe.teacher.cache_dtype].itemsize
-    live = 2 * count_parameters(blocks_of(parts.teacher)) * sum(lengths) / _FLOPS[kind]
+    live = 2 * count_parameters(blocks_of(parts.require_teacher())) * sum(lengths) / _FLOPS[kind]
     saved = (passes - 1) * live - passes * needed / _BYTES_READ[kind] - needed / _BYTES_WRITTEN
     existing = next(parent for parent in folder.absolute().parents if parent.exists())
     if saved < _WORTH_SECONDS or needed > _SHARE_OF_FREE_DISK * shutil.disk_usage(existing).free:

@@ -6,6 +6,7 @@ import json
 import logging
 import random
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ from limbeck.errors import RunError
 logger = logging.getLogger("limbeck")
 
 _MODEL, _TRAINING, _SCALER = "model.safetensors", "training.safetensors", "scaler.safetensors"
+_STATE = "trainer_state.json"  # as Trainer calls it
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -35,13 +37,14 @@ class SafeCheckpoints(transformers.Trainer):
     """Train with checkpoints of safetensors and JSON, whole also where FSDP divides the weights.
 
     Everything that a checkpoint holds is written in ``save_model``, which Trainer calls first when it saves one; what
-    it would pickle beside it is switched off by ``save_only_model``. A callback restores it.
+    it would pickle beside it is switched off by ``save_only_model``. ``train`` and a callback restore it; Trainer is
+    shown a folder with its own state alone, so that it finds no pickle that somebody put into a checkpoint.
 
     Private methods of Trainer that are overridden here, because no public hook stands for them:
 
-    - ``_load_from_checkpoint``: Trainer's own knows no weights that are tied across a distiller, and warns about them;
-      under FSDP it looks for files of its own.
-    - ``_load_best_model``: the same at the end of a training.
+    - ``_load_from_checkpoint``: ``train`` has loaded the weights, and Trainer's own would miss its file.
+    - ``_load_best_model``: Trainer's own knows no weights that are tied across a distiller, and warns about them; under
+      FSDP it looks for files of its own.
 
     Beside them ``DistillTrainer`` sets ``args._n_gpu``, for which there is no public setting.
     """
@@ -52,11 +55,14 @@ class SafeCheckpoints(transformers.Trainer):
 
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
         """Train, from a checkpoint where one is given."""
-        if resume_from_checkpoint is not None:
-            if self.is_fsdp_enabled:  # before it divides what has now its shape
-                self._load_weights(resume_from_checkpoint)
-            self.add_callback(_Restore(self, Path(resume_from_checkpoint)))
-        return super().train(resume_from_checkpoint, **options)
+        if resume_from_checkpoint is None:
+            return super().train(**options)
+        checkpoint = Path(resume_from_checkpoint)
+        self._load_weights(checkpoint)  # before FSDP divides what has now its shape
+        self.add_callback(_Restore(self, checkpoint))
+        with tempfile.TemporaryDirectory() as state_alone:
+            shutil.copy(checkpoint / _STATE, state_alone)
+            return super().train(state_alone, **options)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save a checkpoint: student and objective in one file, optimiser, schedule and random numbers in others."""
@@ -73,7 +79,7 @@ class SafeCheckpoints(transformers.Trainer):
             save_state(folder / _TRAINING, state | {"scheduler": self.lr_scheduler.state_dict()})
             if (scaler := getattr(self.accelerator, "scaler", None)) is not None:
                 save_state(folder / _SCALER, scaler.state_dict())
-        _save_random_state(folder)
+        save_random_state(folder)
 
     def restore(self, checkpoint: Path) -> None:
         """Load optimiser, schedule and scaler of a checkpoint."""
@@ -87,15 +93,14 @@ class SafeCheckpoints(transformers.Trainer):
             self.accelerator.scaler.load_state_dict(load_state(checkpoint / _SCALER))
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if not self.is_fsdp_enabled:
-            self._load_weights(resume_from_checkpoint)
+        """Load nothing: :meth:`train` has."""
 
     def _load_best_model(self) -> None:
         if self.state.best_model_checkpoint is not None:
-            self._load_weights(self.state.best_model_checkpoint)
+            self._load_weights(Path(self.state.best_model_checkpoint))
 
-    def _load_weights(self, checkpoint: str) -> None:
-        weights, _ = load_tensors(Path(checkpoint) / _MODEL)
+    def _load_weights(self, checkpoint: Path) -> None:
+        weights, _ = load_tensors(checkpoint / _MODEL)
         divided = isinstance(self.model, FSDPModule | FullyShardedDataParallel)
         if divided:
             set_model_state_dict(self.model, dict(weights), options=_WHOLE)
@@ -115,24 +120,26 @@ class _Restore(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._begins:
-            _load_random_state(self._checkpoint)
+            load_random_state(self._checkpoint)
             self._within_epoch = not float(state.epoch).is_integer() and not args.ignore_data_skip
             self._begins = False
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._within_epoch:  # skipping the batches that were trained on has drawn numbers
-            _load_random_state(self._checkpoint)
+            load_random_state(self._checkpoint)
             self._within_epoch = False
 
 
-def _save_random_state(folder: Path) -> None:
+def save_random_state(folder: Path) -> None:
+    """Save the state of every generator of random numbers that a training draws from."""
     state = {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
     save_state(_random_file(folder), state)
 
 
-def _load_random_state(checkpoint: Path) -> None:
+def load_random_state(checkpoint: Path) -> None:
+    """Set the generators as they were when a checkpoint was saved, where it was by as many processes."""
     if not _random_file(checkpoint).is_file():  # other processes trained before
         return
     state = load_state(_random_file(checkpoint))
@@ -199,7 +206,7 @@ def _step_of(checkpoint: Path) -> int:
 
 def _what_is_wrong(checkpoint: Path) -> str:
     try:
-        state = json.loads((checkpoint / "trainer_state.json").read_text())
+        state = json.loads((checkpoint / _STATE).read_text())
         for name in {_MODEL} | {file.name for file in checkpoint.glob("*.safetensors")} - {_TRAINING}:
             load_tensors(checkpoint / name)
         if load_state(checkpoint / _TRAINING)["step"] != state["global_step"]:

@@ -72,7 +72,7 @@ def _other_scores(parts: Parts, data: Data, run: RunDirectory) -> dict[str, floa
 
 def _teacher_results(recipe: Recipe, parts: Parts, data: Data, answers: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the teacher's results, and its answers to the validation data."""
-    results: dict[str, Any] = {"parameters": count_parameters(parts.teacher)}
+    results: dict[str, Any] = {"parameters": count_parameters(parts.require_teacher())}
     if parts.task.scored_by_loss:
         return results, {}
     validation = data.splits["validation"]

@@ -23,18 +23,19 @@ logger = logging.getLogger("limbeck")
 
 def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> Logits:
     """Return what the teacher predicts for the validation data; runs that share a cache compute it once."""
-    assert recipe.teacher is not None and parts.teacher is not None
+    assert recipe.teacher is not None
+    teacher = parts.require_teacher()
     validation = data.splits["validation"]
     home = recipe.teacher.cache_folder
     if parts.method.make_teacher is None and home is not None:
         try:
             cache = split_cache(parts, data, "validation", home)
-            cache.fill(LiveTeacher(parts.teacher), data.collate, data.batch_size, Wanted(logits=True), device)
+            cache.fill(LiveTeacher(teacher), data.collate, data.batch_size, Wanted(logits=True), device)
         except CacheError as error:  # it would have saved time; the results of a long run must not depend on it
             logger.warning("%s", error)
         else:
             return cache.logits()
-    return predict_logits(parts.teacher.to(device), validation, data.collate, data.batch_size, "evaluate the teacher")
+    return predict_logits(teacher.to(device), validation, data.collate, data.batch_size, "evaluate the teacher")
 
 
 def split_cache(parts: Parts, data: Data, split: str, home: Path) -> FeatureCache:
