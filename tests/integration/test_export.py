@@ -133,7 +133,9 @@ def test_a_decoder_that_was_padded_on_the_left_needs_no_care_any_more(run, monke
     config = folder / "student" / "tokenizer_config.json"
     config.write_text(json.dumps(read_json(config) | {"padding_side": "left"}))
     done = export(folder, "hf", folder.parent / "out")
-    assert 0 < done.parity.max_difference < 1e-5 and AutoTokenizer.from_pretrained(done.path).padding_side == "right"
+    # how far rounding tells the two sides apart depends on the processor, and may be nothing
+    sides = [AutoTokenizer.from_pretrained(path).padding_side for path in (folder / "student", done.path)]
+    assert done.parity.max_difference < 1e-5 and sides == ["left", "right"]
     assert run_card(done.path, monkeypatch, capsys)
 
 
