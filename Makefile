@@ -4,9 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 # One process for each core, with one thread. A file's tests stay in one process, so that its trained fixtures are made
-# once; tests/conftest.py forms these groups. They go in the order of their names: unit tests, the short ones, come last
-# and even out. "make test" takes at most ten minutes on two quiet cores.
-TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
+# once; files go in the order of their names: unit tests, the short ones, come last and even out.
+TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all evidence-page lint clean
 

@@ -27,13 +27,6 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from limbeck.models.vocabulary import make_wordpiece
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep a file's tests in one process under ``--dist loadgroup``, unless they say which others they go with."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.parent.name}/{item.path.stem}"))
-
-
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer") / "words"

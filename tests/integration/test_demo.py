@@ -22,6 +22,7 @@ def check(rows, metric):
     assert all(row.parameters < rows[0].parameters and row.agreement.endswith("%") for row in rows[1:])
 
 
+@pytest.mark.slow  # the same steps as below, on more data; "make demo" does them too
 def test_on_the_generated_reviews(short, tmp_path, monkeypatch):
     block = demo._task_block
     monkeypatch.setattr(demo, "_task_block", lambda folder: block(folder) | {"size": 300})

@@ -101,10 +101,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) ->
 
 def combinations():
     for family, problem, method in product(FAMILIES, HEADS, METHODS):
-        # each family goes to one process, which makes its teachers once
-        marks = [pytest.mark.xdist_group(f"matrix/{family}")]
-        if family != "bert" and method != "kd":
-            marks.append(pytest.mark.slow)
+        marks = [pytest.mark.slow] if family != "bert" and method != "kd" else []
         yield pytest.param(family, problem, method, id=f"{family}-{problem}-{method}", marks=marks)
 
 

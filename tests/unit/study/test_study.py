@@ -274,6 +274,7 @@ def test_workers_come_to_the_same_results(study_of, tmp_path):
 
 
 @pytest.mark.chaos
+@pytest.mark.slow  # seven processes die; the next test kills one that waits
 def test_a_worker_that_dies_is_replaced_and_its_job_done_again(study_of, tmp_path):
     study = study_of(tasks=["glue/rte"], methods=["ft", "kd"])
     results = run_study(study, tmp_path / "out", Workers(2, 1, fake_work.dies_once))
