@@ -16,7 +16,7 @@ test: lint  ## lint, types, import contracts, and every test that is not slow
 	$(TESTS) -m "not slow" --durations=10
 
 test-all: lint  ## everything: also the slow tests, such as the whole matrix of families and methods, and long kills
-	$(TESTS) --durations=20
+	LIMBECK_FUZZ=500 $(TESTS) --durations=20
 
 evidence-page: $(READY)  ## docs/evidence.md, its pictures and README's table of methods, from results/
 	$(BIN)/python -m evidence.page
