@@ -178,6 +178,7 @@ def test_a_finished_folder_is_left_as_it_is(shrunk, base_folder, files, monkeypa
     assert shrink(request(base_folder, files), folder) == summary
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_stopped(base_folder, files, tmp_path, monkeypatch, command):
     """Stop in the second student, then go on with a method that fails, then to the end, as if nothing had happened."""
     monkeypatch.setattr(limbeck.shrink.pipeline, "choose_size", lambda *_: SIZE)

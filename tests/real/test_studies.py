@@ -108,6 +108,7 @@ def test_a_study_killed_again_and_again_finishes_as_if_it_had_not_been(kills, sm
     assert read_json(folder / "results.json")["entries"] == read_json(done_alone / "results.json")["entries"]
 
 
+@pytest.mark.slow  # a real study is started twice; tests/chaos interrupts quick ones
 def test_interrupting_says_how_to_go_on(small_study, tmp_path):
     folder = tmp_path / "study"
     process = start(small_study, folder, "--workers", "2")
