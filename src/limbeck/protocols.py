@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     import torch
 
-Batch = Mapping[str, "torch.Tensor"]  # padded token ids, their mask, and labels where there are any
-
 
 class Tokenizer(Protocol):
     """Turn texts into token ids, as the tokenizers of transformers do."""

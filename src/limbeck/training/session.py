@@ -83,7 +83,7 @@ class TrainingSession:
 
     def _train(self) -> DistillTrainer:
         hand_over_held_out(self.parts, self.data)
-        checkpoint = on_rank_zero(self._last_checkpoint).newest
+        checkpoint = on_rank_zero(self._remove_damaged_checkpoints).newest
         cache = self.cache or automatic_cache(
             *(self.recipe, self.parts, self.data, self.directory.teacher_cache, self.arguments.device),
             resumed=checkpoint is not None,
@@ -101,7 +101,8 @@ class TrainingSession:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         return trainer
 
-    def _last_checkpoint(self) -> Checkpoints:
+    def _remove_damaged_checkpoints(self) -> Checkpoints:
+        """Remove what cannot be resumed from, and return what is left to resume from."""
         found = inspect_checkpoints(self.directory.checkpoints)
         found.remove_damaged()
         return found
