@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # once; files go in the order of their names: unit tests, the short ones, come last and even out.
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all evidence-page lint clean
+.PHONY: demo test test-all chaos evidence-page lint clean
 
 demo: $(READY)  ## fine-tune a teacher, distil students, print a table
 	$(BIN)/limbeck demo
@@ -17,6 +17,9 @@ test: lint  ## lint, types, import contracts, and every test that is not slow
 
 test-all: lint  ## everything: also the slow tests, such as the whole matrix of families and methods, and long kills
 	LIMBECK_FUZZ=500 $(TESTS) --durations=20
+
+chaos: $(READY)  ## 50 kills of distill, cache, study, export, predict and shrink at random moments, on a small disk
+	PYTHONPATH=tests $(BIN)/python -m chaos.random_kills
 
 evidence-page: $(READY)  ## docs/evidence.md, its pictures and README's table of methods, from results/
 	$(BIN)/python -m evidence.page

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from limbeck._internal.links import refuse_links
 from limbeck.analysis.analyze import analyze
 from limbeck.analysis.record import Record
 from limbeck.errors import DataError, MissingExtra
@@ -65,6 +66,7 @@ class Demo(NamedTuple):
 
 def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = None, seed: int = 0) -> Demo:
     """Run the comparison into folders under ``output``; finished parts of an earlier call are used again."""
+    refuse_links(output)
     block = _task_block(task_dir)
     task = load_task(**block)
     home = output / f"{task.name.replace('/', '-')}-{Path(model).name if model else 'scratch'}-s{seed}"
@@ -78,7 +80,7 @@ def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = 
     for name in _METHODS:
         logger.info("Student: %s.", name)
         values = common | {
-            "teacher": {"model": str(teacher.path)},
+            "teacher": {"model": str(teacher.path), "confirmed": True},  # made here: its labels are the task's
             "student": student,
             "method": {"name": name},
             "train": student_train,

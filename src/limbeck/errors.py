@@ -54,12 +54,24 @@ class Fault(RunError):
     """Report what went wrong in this process alone; where there are several, it must say so itself."""
 
 
-class Terminated(LimbeckError):
-    """Report that the machine asked a run to stop."""
+class Stopped(BaseException):
+    """Mark that a command was told to stop from outside.
+
+    It is no error of the work that it ends: nothing that catches those, to go on with the next job, may catch it.
+    ``advice`` says how to continue.
+    """
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(message)
+        self.advice = advice
 
 
-class Interrupted(LimbeckError):
-    """Report that the user stopped a run."""
+class Terminated(Stopped):
+    """Report that the machine asked a command to stop (SIGTERM)."""
+
+
+class Interrupted(Stopped):
+    """Report that the user stopped a command (Ctrl-C)."""
 
 
 def shorten(text: str, longest: int) -> str:

@@ -15,15 +15,17 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from limbeck.errors import unknown
+from limbeck.errors import RecipeError, unknown
 
 Location = tuple[str | int, ...]
 
 # Types for options of methods and tasks; a value outside of them is refused when a recipe is read.
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
-Weight = Annotated[float, pydantic.Field(ge=0)]
-Positive = Annotated[float, pydantic.Field(gt=0)]
+Weight = Annotated[float, pydantic.Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, pydantic.Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, pydantic.Field(ge=1)]
+_NAMES_METHOD = "names a method"
+MethodName = Annotated[str, _NAMES_METHOD]  # of another method, which may be code of the user's own
 M = typing.TypeVar("M", bound=pydantic.BaseModel)
 
 
@@ -64,6 +66,26 @@ def schema_of(function: Callable[..., Any], name: str = "options") -> type[pydan
             default = ... if parameter.default is parameter.empty else parameter.default
             fields[parameter.name] = (hints.get(parameter.name, Any), default)
     return pydantic.create_model(name, __config__=pydantic.ConfigDict(extra="forbid"), **fields)
+
+
+def check_options(
+    block: str, given: Any, own: type[OpenBlock], find: Callable[[str], Callable[..., Any]]
+) -> tuple[dict[str, Any], list[Mistake]]:
+    """Return the options of a task or method with their defaults filled in, and what is wrong with them."""
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        return {}, []  # the block itself is wrong, which has been said
+    try:
+        function = find(given["name"])
+    except RecipeError as error:
+        return {}, [Mistake((block, "name"), str(error))]
+    options = {key: value for key, value in given.items() if key not in own.model_fields}
+    checked, mistakes = check(schema_of(function), options, (block,))
+    return (checked.model_dump(exclude_none=True) if checked else {}), mistakes
+
+
+def options_naming_methods(function: Callable[..., Any]) -> list[str]:
+    """Return the options of a method that name another method."""
+    return [name for name, field in schema_of(function).model_fields.items() if _NAMES_METHOD in field.metadata]
 
 
 def describe_options(function: Callable[..., Any]) -> list[tuple[str, str, str]]:

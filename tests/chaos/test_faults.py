@@ -21,7 +21,7 @@ from limbeck import execute, load_recipe
 from limbeck._internal.tensors import load_state, load_tensors, save_state
 from limbeck.errors import RunError
 from limbeck.runs.directory import RunDirectory
-from limbeck.training.checkpoints import last_checkpoint
+from limbeck.training.checkpoint_folders import last_checkpoint
 
 TRAIN = {"max_steps": 6, "batch_size": 8, "learning_rate": 1e-3, "logging_steps": 1, "eval_strategy": "no"}
 KEPT = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 9}

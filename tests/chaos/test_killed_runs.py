@@ -16,7 +16,7 @@ from helpers.saved_runs import assert_same_run, assert_same_weights, history, re
 from helpers.tiny_recipes import distill_words, recipe_values, table_task
 from safetensors.torch import load_file
 
-from limbeck.training.checkpoints import last_checkpoint
+from limbeck.training.checkpoint_folders import last_checkpoint
 
 pytestmark = pytest.mark.chaos
 
@@ -74,19 +74,23 @@ def test_text_then_task_killed_and_resumed(command, table_files, teacher_folder,
     text = {"name": "text", "train": str(corpus), "max_length": 24}
     stages = [
         {"task": text, "teacher": {"model": str(language_model)}, "train": {"save_steps": 5}},
-        {"task": table_task(table_files), "teacher": {"model": str(teacher_folder)}, "train": {"save_steps": 4}},
+        {
+            "task": table_task(table_files),
+            "teacher": {"model": str(teacher_folder), "confirmed": True},
+            "train": {"save_steps": 4},
+        },
     ]
     for stage in stages:
         stage["method"] = {"name": "slow:distilbert"}
         stage["train"] |= {"epochs": 2, "batch_size": 16}
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({"student": {"from": "teacher", "keep": "uniform:2"}, "stages": stages}))
-    killed_in_both_stages(command, tmp_path, ["distill", recipe], (10, 8))
+    killed_in_both_stages(command, tmp_path, ["distill", recipe, "--allow-code"], (10, 8))
     first = read_json(tmp_path / "whole" / "stage-1" / "metrics.json")
     assert first["task"] == "text" and first["metrics"].keys() == {"loss", "perplexity", "token_accuracy"}
     assert "perplexity" in command("evaluate", "whole/stage-1")[1]  # a stage is a run directory of its own
     assert "accuracy" in command("evaluate", "whole")[1]  # scored on the last stage's task
-    assert "finished already" in command("distill", recipe, "-o", "whole", "--resume")[1]
+    assert "finished already" in command("distill", recipe, "--allow-code", "-o", "whole", "--resume")[1]
     # a student can start from the general stage
     options = [f"task.{key}={value}" for key, value in table_task(table_files).items() if key != "name"]
     more = ["--student", "whole/stage-1", "--teacher", teacher_folder, "--task", "table", "train.max_steps=1"]

@@ -47,7 +47,7 @@ TRAIN = {
 }
 KD: dict[str, Any] = {
     "task": TASK,
-    "teacher": {"model": "in/teacher", "cache": "off"},
+    "teacher": {"model": "in/teacher", "cache": "off", "confirmed": True},
     "student": {"from": "teacher", "keep": "first:2"},
     "method": {"name": "kd", "temperature": 5, "alpha": 0.5},
     "train": TRAIN,
@@ -74,7 +74,7 @@ FAMILY: dict[str, Any] = {"base": KD, "tables": [TABLE_OF_A_PAPER]}
 STUDY: dict[str, Any] = {
     "tasks": {"table": {"train.epochs": 2}},
     "task": {key: value for key, value in TASK.items() if key != "name"},
-    "teacher": {"fine_tuned": "in/teacher", "cache": "off"},
+    "teacher": {"fine_tuned": "in/teacher", "cache": "off", "confirmed": True},
     "student": {"from": "teacher", "keep": "first:2"},
     "train": TRAIN,
     "methods": {"ft": {"method.name": "ft"}, "kd": {"grid": {"method.temperature": [1, 5]}, "method": {"alpha": 0.3}}},
@@ -177,12 +177,13 @@ def recipe_files(draw: st.DrawFn, trees: list[dict[str, Any]]) -> bytes:
 
 
 TABLE = ["task.train=in/train.csv", "task.validation=in/dev.csv", "task.text=text", "task.label=label"]
+TEACHER = ["--teacher", "in/teacher", "teacher.confirmed=true"]
 STEP = ["train.max_steps=1", "train.save_strategy=no"]
 COMMANDS: list[list[str]] = [
     ["validate", "in/recipe.yaml", "train.epochs=2", "seed=3"],
     ["validate", "fsd/rte", "teacher.model=x", "student.keep=first:2"],
     ["distill", "in/recipe.yaml", "-o", "out", *STEP],
-    ["distill", "--method", "kd", "--task", "table", *TABLE, "--teacher", "in/teacher", "--keep", "first:2", *STEP],
+    ["distill", "--method", "kd", "--task", "table", *TABLE, *TEACHER, "--keep", "first:2", *STEP],
     ["finetune", "table", "--model", "in/teacher", *TABLE, "--seed", "1", "--output", "out", *STEP],
     ["cache", "in/recipe.yaml", "-o", "out", "--dtype", "float16", "--batch-size", "4"],
     ["profile", "table", *TABLE, "--model", "in/teacher", "--max-length", "8"],

@@ -28,7 +28,7 @@ def recipe_values(
     """
     values: dict[str, Any] = {
         "task": task if isinstance(task, dict) else table_task(task),
-        "teacher": {"model": str(teacher)},
+        "teacher": {"model": str(teacher), "confirmed": True},  # most were never trained
         "student": {"from": "teacher", "keep": keep},
         "method": {"name": method} if isinstance(method, str) else method,
         "train": {"max_steps": 2, "batch_size": 16},
@@ -49,4 +49,5 @@ def table_words(files: tuple[Path, Path]) -> list[str]:
 
 def distill_words(files: tuple[Path, Path], teacher: Path, *more: Any) -> list[Any]:
     """Return the options of ``distill`` and ``cache`` for the job of ``recipe_values``."""
-    return [*table_words(files), "--teacher", teacher, "--keep", "first:2", "--batch-size", 16, *more]
+    pair = ["--teacher", teacher, "teacher.confirmed=true", "--keep", "first:2"]
+    return [*table_words(files), *pair, "--batch-size", 16, *more]

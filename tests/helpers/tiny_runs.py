@@ -60,7 +60,9 @@ class TinyRuns:
         block = write_data(spec["problem"], self.home / f"data-{spec['problem']}")
         source = self.teacher(spec["family"], spec["problem"], block, headless=name == "headless")
         values = {"task": block, "student": spec.get("student", HALF), "method": spec["method"]}
-        values |= {"student": {"model": source}} if name == "alone" else {"teacher": {"model": source}}
+        values |= (
+            {"student": {"model": source}} if name == "alone" else {"teacher": {"model": source, "confirmed": True}}
+        )
         return values | {"train": TRAIN | spec["train"]}
 
     def teacher(self, family: str, problem: Problem, block: dict[str, Any], headless: bool) -> str:

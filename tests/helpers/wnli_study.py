@@ -24,7 +24,7 @@ def write_wnli_study(
     study = {
         "tasks": ["glue/wnli"],
         "task": {"data_dir": str(GLUE), "max_length": 48},
-        "teacher": {"model": str(folder / "model"), "train": train},
+        "teacher": {"model": str(folder / "model"), "train": train, "confirmed": True},
         "student": {"from": "teacher", "keep": "first:2"},
         "train": train,
     }

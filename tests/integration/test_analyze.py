@@ -134,13 +134,16 @@ def test_the_cache_of_the_recipe(run, counted, tmp_path):
     recipe = yaml.safe_load((path / "recipe.yaml").read_text())
     recipe["teacher"]["cache"] = str(cache)
     (path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    cache.mkdir()
+    (cache / "manifest.json").write_text("{}")  # by which a folder is known to be one
     (first,) = analyze([path], QUICK)
     files = {file.name.partition("-")[0] for file in cache.rglob("*.safetensors")}
     assert files == {"hidden.4", *(f"mean.{layer}" for layer in range(5))} and sum(counted["teacher"]) == 40
     (second,) = analyze([path], QUICK, force=True)
     assert sum(counted["teacher"]) == 40
     assert second.values == first.values
-    # a training that names the same folder finds nothing in its way
+    # a training that names the same folder finds nothing in its way, but for a manifest that is of nothing
+    (cache / "manifest.json").unlink()
     recipe["train"]["max_steps"] = 1
     assert execute(load_recipe(values=recipe), tmp_path / "again").finished
 

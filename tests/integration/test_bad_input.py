@@ -152,7 +152,9 @@ def test_a_teacher_that_is_not_one(distil, fails, tmp_path, tokenizer):
     labels = {"id2label": {0: "positive", 1: "negative"}, "label2id": {"positive": 0, "negative": 1}}
     tiny_model("bert", **labels).save_pretrained(tmp_path / "swapped")
     tokenizer.save_pretrained(tmp_path / "swapped")
-    assert "predicts the labels positive, negative, but table has negative, positive" in distil(teacher="swapped")
+    said = distil(teacher="swapped")
+    assert "swapped numbers the labels positive, negative in this order" in said
+    assert "State the model's order: 'task.labels=[positive, negative]'" in said
     (tmp_path / "empty").mkdir()
     assert "Cannot load empty" in distil(teacher="empty")
 

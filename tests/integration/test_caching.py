@@ -208,7 +208,8 @@ def test_regression_and_multi_label(problem, labels, num_labels, method, values,
     assert shards(tmp_path / "cache")
     teachers = [results(run.path)["teacher"] for run in runs]
     assert teachers[1]["metrics"] == pytest.approx(teachers[0]["metrics"], rel=1e-6)
-    assert teachers[1]["agreement"] == pytest.approx(teachers[0]["agreement"], rel=1e-6)
+    # a correlation over five rows, of students that differ as their curves do
+    assert teachers[1]["agreement"] == pytest.approx(teachers[0]["agreement"], rel=1e-5)
 
 
 def test_a_decoder_that_pads_on_the_left(values, tokenizer_folder, tmp_path):
@@ -451,7 +452,8 @@ def test_auto_caches_where_it_pays_and_cleans_up(values, passes, always, monkeyp
     assert all("stage-1/teacher-cache/hidden.4-00000.safetensors" in names for names in seen[:18])
     assert all(names == {"teacher-cache/logits-00000.safetensors"} for names in seen[18:])
     assert sorted(path.name for path in run.path.iterdir()) == [
-        *("environment.json", "history.jsonl", "metrics.json", "predictions.parquet", "recipe.yaml", "stage-1"),
+        *("data.json", "environment.json", "history.jsonl", "metrics.json", "predictions.parquet", "recipe.yaml"),
+        "stage-1",
         "student",
     ]
     assert not list(run.path.rglob("teacher-cache")) and not list(run.path.rglob("*-0000?.safetensors"))
@@ -553,12 +555,13 @@ def test_every_training_batch_is_as_wide_as_max_length(values, monkeypatch, tmp_
         execute(load_recipe(values=values("kd", {"epochs": 2}, task={"padding": now}, cache="off")), tmp_path / now)
     assert {width for width, _, _ in batches["max_length"]} == {16}
     assert len({width for width, _, _ in batches["longest"]}) > 3
-    training = batches["max_length"][:12]
+    validation = 2  # batches, of which the teacher is asked before
+    training = batches["max_length"][validation : validation + 12]
     for epoch in (training[:6], training[6:]):  # each example once an epoch
         assert sorted(i for _, _, ids in epoch for i in ids) == list(IDS)
     assert [ids for *_, ids in training[:6]] != [ids for *_, ids in training[6:]]
     spread = [float(lengths.float().std()) for _, lengths, _ in training]
-    grouped = [float(lengths.float().std()) for _, lengths, _ in batches["longest"][:12]]
+    grouped = [float(lengths.float().std()) for _, lengths, _ in batches["longest"][validation:][:12]]
     assert min(spread) > 2 * sum(grouped) / len(grouped)  # not grouped by length
 
 

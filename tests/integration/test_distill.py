@@ -13,12 +13,12 @@ import torch
 from helpers.paths import ROOT
 from helpers.saved_runs import history, read_json, results, student_weights
 from helpers.tiny_models import tiny_model
-from helpers.tiny_recipes import distill_words, table_words, tiny_recipe
+from helpers.tiny_recipes import distill_words, recipe_values, table_words, tiny_recipe
 from helpers.tiny_tables import sentences, write_csv
 from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from limbeck import METHODS, execute
+from limbeck import METHODS, execute, load_recipe
 from limbeck.errors import ModelError
 from limbeck.runs.directory import RunDirectory
 
@@ -31,8 +31,8 @@ def test_distil_then_reload_with_plain_transformers(limbeck, command, table_file
     assert "accuracy" in done.stdout and "agreement with teacher" in done.stdout
     run = tmp_path / "run"
     names = {path.name for path in run.iterdir()}
-    expected = {"recipe.yaml", "environment.json", "history.jsonl", "metrics.json", "predictions.parquet", "student"}
-    assert names == expected
+    files = {"recipe.yaml", "environment.json", "data.json", "history.jsonl", "metrics.json", "predictions.parquet"}
+    assert names == {*files, "student"}
 
     assert command("predict", "run", table_files[1], "-o", "predicted.csv")[0] == 0
     with (tmp_path / "predicted.csv").open() as file:
@@ -115,7 +115,7 @@ def test_a_trained_memory_is_checkpointed_and_not_exported(table_files, teacher_
 
 def test_an_incomplete_checkpoint_is_not_used(tmp_path):
     from limbeck._internal.tensors import save_state, save_tensors
-    from limbeck.training.checkpoints import inspect_checkpoints, last_checkpoint
+    from limbeck.training.checkpoint_folders import inspect_checkpoints, last_checkpoint
 
     for step, state in ((4, '{"global_step": 4}'), (8, '{"cut')):
         folder = tmp_path / f"checkpoint-{step}"
@@ -128,8 +128,8 @@ def test_an_incomplete_checkpoint_is_not_used(tmp_path):
     assert found.newest == tmp_path / "checkpoint-4"
     assert [path.name for path in found.damaged] == ["checkpoint-12", "checkpoint-8"]
     assert len(list(tmp_path.iterdir())) == 3  # looking changes nothing
-    found.remove_damaged()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4"]
+    found.set_damaged_aside()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4", "set-aside"]
     assert last_checkpoint(tmp_path / "nowhere") is None
 
 
@@ -169,7 +169,7 @@ def test_a_run_ends_early_where_it_is_not_worth_finishing(table_files, teacher_f
     run = execute(wanted, tmp_path / "run", stop=after_two)
     assert asked == [(1, True), (2, True)] and not run.finished
     names = {path.name for path in run.path.iterdir()}
-    assert names == {"recipe.yaml", "environment.json", "history.jsonl", "pruned.json"}
+    assert names == {"recipe.yaml", "environment.json", "data.json", "history.jsonl", "pruned.json"}
     assert read_json(run.path / "pruned.json")["steps"] == 2 * 6
     # it can be done in full later, and being asked changes nothing
     execute(wanted, tmp_path / "run", resume=True, stop=lambda scores, maximise: False)
@@ -227,7 +227,8 @@ def counting(pair):
 def test_prepare_sees_every_batch_once_before_training(table_files, teacher_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prepared_method.py").write_text(PREPARED)
-    execute(tiny_recipe(table_files, teacher_folder, method={"name": "prepared_method:counting"}), tmp_path / "run")
+    values = recipe_values(table_files, teacher_folder, method="prepared_method:counting")
+    execute(load_recipe(values=values, allow_code=True), tmp_path / "run")
     assert (tmp_path / "prepared").read_text() == "once "
 
 

@@ -116,7 +116,7 @@ def test_labels_are_scored_beside_the_submission(call, model, tmp_path):
     options = ["--task", "glue/rte", "--data-dir", "glue"]
     shown = call("evaluate", "rte", *options, "--split", "validation", "--submission", "out")
     assert "accuracy" in shown and (tmp_path / "out" / "RTE.tsv").is_file()
-    (tmp_path / "out" / "RTE.tsv").write_text("older")
+    (tmp_path / "out" / "RTE.tsv").write_text("index\tprediction\n0\told\n")
     call("evaluate", "rte", *options, "--split", "test", "--submission", "out")
     assert len(table((tmp_path / "out" / "RTE.tsv").read_text())) == 12
 

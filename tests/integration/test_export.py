@@ -57,7 +57,8 @@ def run_card(folder, monkeypatch, capsys):
 def test_a_hugging_face_folder_is_exact(name, trained, exported, monkeypatch, capsys):
     found = read_json(exported("hf", name) / "parity.json")
     assert found["max_difference"] == 0 and found["before"] == found["after"]
-    assert found["before"] == pytest.approx(read_json(trained(name) / "metrics.json")["score"])
+    # other batches, other rounding, which a correlation of near-equal predictions magnifies
+    assert found["before"] == pytest.approx(read_json(trained(name) / "metrics.json")["score"], abs=1e-6)
     assert found["examples"] == 40
     assert run_card(exported("hf", name), monkeypatch, capsys)
 
@@ -168,7 +169,6 @@ def damaged(source, change):
     ("change", "said"),
     [
         (lambda bias: bias + np.float32(0.01), "logits differ by up to 0.01, more than"),
-        (lambda bias: bias * np.float32(np.nan), "logits differ by up to nan"),
         (lambda bias: bias + np.array([90, -90], dtype=np.float32), "of the predictions are the same, fewer than"),
     ],
 )
@@ -178,6 +178,15 @@ def test_what_answers_otherwise_is_refused(change, said, trained, exported, comm
     code, shown = command("export", trained("kd"), "--to", "onnx", "-o", "out")
     assert code == 1 and said in shown and "40 validation examples of table" in shown and "Nothing was written" in shown
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_answers_with_nan_is_refused(trained, exported, command, monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        "limbeck.deploy.export.write_onnx", damaged(exported("onnx"), lambda bias: bias * np.float32(np.nan))
+    )
+    code, shown = command("export", trained("kd"), "--to", "onnx", "-o", "out")
+    assert code == 1 and "to onnx answers the example with id" in shown and "with nan" in shown
+    assert not list(tmp_path.iterdir())
 
 
 def test_int8_may_lose_what_is_allowed_and_no_more(trained, exported, monkeypatch, tmp_path):

@@ -52,7 +52,7 @@ def test_the_quiz_is_held_out_of_the_training_data(table_files, teacher_folder):
 
 def test_a_stream_has_no_quiz(table_files, teacher_folder, tmp_path):
     corpus = tmp_path / "corpus.txt"
-    corpus.write_text("the cat sees a dog\n" * 200)
+    corpus.write_text("the cat sees a dog\na dog sees the cat\n" * 100)
     text = {"name": "text", "train": str(corpus), "max_length": 16}
     values = values_of(table_files, teacher_folder, name="metadistil", inner="fcd") | {"task": text}
     with pytest.raises(RecipeError, match="a stream of text does not allow"):

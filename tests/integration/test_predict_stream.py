@@ -123,11 +123,11 @@ def test_a_damaged_parquet_file_is_one_message(damage, teacher_folder, tmp_path,
 def test_a_failure_on_the_way_leaves_nothing(teacher_folder, tmp_path, monkeypatch, few_rows):
     calls, original = [], predict.logits_in_order
 
-    def failing(*arguments):
+    def failing(*arguments, **options):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return original(*arguments)
+        return original(*arguments, **options)
 
     monkeypatch.setattr(predict, "logits_in_order", failing)
     with pytest.raises(KeyboardInterrupt):

@@ -47,7 +47,7 @@ def test_text_stage_of_every_family(family, method, corpus, tokenizer, table_fil
             },
             {
                 "task": table_task(table_files),
-                "teacher": {"model": str(tmp_path / "teacher")},
+                "teacher": {"model": str(tmp_path / "teacher"), "confirmed": True},
                 "method": {"name": "kd"},
             },
         ],

@@ -94,7 +94,10 @@ def tasks_and_methods():
 @needs_glue
 @pytest.mark.parametrize(("name", "method"), list(tasks_and_methods()))
 def test_every_method_on_real_data(name, method, small_teacher, tmp_path):
-    blocks = {"teacher": {"model": str(small_teacher(name))}, "student": {"from": "teacher", "keep": "first:2"}}
+    blocks = {
+        "teacher": {"model": str(small_teacher(name)), "confirmed": True},
+        "student": {"from": "teacher", "keep": "first:2"},
+    }
     run = execute(load_recipe(values=common(name) | blocks | {"method": {"name": method}}), tmp_path / method)
     assert list(run.metrics()["metrics"]) == OFFICIAL[name]
     exported = load_file(run.student / "model.safetensors")
@@ -108,7 +111,7 @@ def test_every_method_on_real_data(name, method, small_teacher, tmp_path):
 def test_a_real_encoder_on_real_data_through_the_command_line(name, limbeck, tmp_path):
     data = ["--data-dir", GLUE, "--max-length", "64", "--batch-size", "16"]
     limbeck("finetune", f"glue/{name}", "--model", ENCODER, *data, "train.max_steps=4", "-o", "teacher")
-    keep = ["--teacher", "teacher", "--keep", "uniform:3"]
+    keep = ["--teacher", "teacher", "teacher.confirmed=true", "--keep", "uniform:3"]
     limbeck("distill", "--task", f"glue/{name}", "--method", "kd", *data, *keep, "train.max_steps=4", "-o", "kd")
     metrics = read_json(tmp_path / "kd" / "metrics.json")
     assert list(metrics["metrics"]) == OFFICIAL[name]
@@ -131,7 +134,7 @@ def test_stages_of_a_real_encoder_through_the_command_line(limbeck, tmp_path):
     """Run TinyBERT on MRPC, and a stage on plain text before the task."""
     data = ["--data-dir", GLUE, "--max-length", "64", "--batch-size", "16", "train.max_steps=3"]
     limbeck("finetune", "glue/mrpc", "--model", ENCODER, *data, "-o", "teacher")
-    keep = ["--teacher", "teacher", "--keep", "uniform:3"]
+    keep = ["--teacher", "teacher", "teacher.confirmed=true", "--keep", "uniform:3"]
     limbeck("distill", "--method", "tinybert", "--task", "glue/mrpc", *data, *keep, "-o", "tinybert")
     rows = load_task("glue/rte", data_dir=str(GLUE)).split("train")["sentence1"]
     (tmp_path / "corpus.txt").write_text("\n".join(rows))
@@ -139,7 +142,7 @@ def test_stages_of_a_real_encoder_through_the_command_line(limbeck, tmp_path):
     text = {"name": "text", "train": "corpus.txt", "max_length": 32}
     general = {"task": text, "teacher": {"model": str(ENCODER)}, "method": {"name": "minilmv2", "relation_heads": 48}}
     mrpc = {"name": "glue/mrpc", "data_dir": str(GLUE)}
-    task = {"task": mrpc, "teacher": {"model": "teacher"}, "method": {"name": "kd"}}
+    task = {"task": mrpc, "teacher": {"model": "teacher", "confirmed": True}, "method": {"name": "kd"}}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(shared | {"stages": [general, task]}))
     limbeck("distill", "recipe.yaml", "-o", "general")
     for run in ("tinybert", "general"):
@@ -218,7 +221,10 @@ def test_a_teacher_and_a_student_for_answers_tags_and_intents(name, tmp_path):
     shared = {"task": block, "train": {"max_steps": 3, "batch_size": 16}}
     student = {"config": SMALL | {"max_position_embeddings": 96}, "tokenizer": str(tmp_path / "words")}
     teacher = execute(load_recipe(values=shared | {"student": student, "method": {"name": "ft"}}), tmp_path / "teacher")
-    pair = {"teacher": {"model": str(teacher.path)}, "student": {"from": "teacher", "keep": "first:2"}}
+    pair = {
+        "teacher": {"model": str(teacher.path), "confirmed": True},
+        "student": {"from": "teacher", "keep": "first:2"},
+    }
     taught = execute(load_recipe(values=shared | pair | {"method": {"name": "kd"}}), tmp_path / "kd")
     for run in (teacher, taught):
         assert list(run.metrics()["metrics"]) == metrics

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from limbeck._internal.files import is_temporary, make_folder
 from limbeck.errors import RunError
 
 logger = logging.getLogger("limbeck")
 
 LOCK = ".lock"
+
+
+def holds_nothing(folder: Path, beside: Collection[str] = ()) -> bool:
+    """Tell whether a folder is empty but for what a killed process of limbeck leaves, and the names in ``beside``.
+
+    Hidden files of others count.
+    """
+    return all(path.name == LOCK or is_temporary(path) or path.name in beside for path in folder.iterdir())
 
 
 @contextmanager
@@ -26,7 +35,7 @@ def locked(folder: Path) -> Iterator[None]:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     lock = FileLock(folder / LOCK)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         lock.acquire(timeout=0)
     except Timeout:
         raise RunError(
@@ -50,7 +59,7 @@ def wait_for_lock(folder: Path) -> AbstractContextManager[Any]:
 
     The lock is held when this returns. It is released when the returned context ends, or with the process.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     lock = FileLock(folder / LOCK)
     try:
         return lock.acquire(timeout=0)

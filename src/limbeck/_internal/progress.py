@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,6 +18,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from limbeck._internal.console import plain_console
 
 QUIET = "LIMBECK_QUIET"
 _SECONDS_BETWEEN_LINES = 10.0
@@ -64,17 +65,17 @@ class _Lines(Steps):
 @contextmanager
 def progress(job: str, total: int) -> Iterator[Steps]:
     """Show the progress of a job: ``with progress("train", 100) as steps: steps.advance()``."""
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     if os.environ.get(QUIET) or _hidden.get():
         yield Steps()
     elif console.is_terminal:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
         )
         with Progress(*columns, console=console, transient=True) as bars:
             yield _Bar(bars, job, total)

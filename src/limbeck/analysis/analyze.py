@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from limbeck._internal.links import refuse_links
 from limbeck._internal.processes import (
     join_processes,
     launched_processes,
@@ -25,6 +26,8 @@ from limbeck.analysis.tokens import relations_of
 from limbeck.errors import Fault, LimbeckError
 
 logger = logging.getLogger("limbeck")
+
+_NOT_IMPORTED = "not_imported"  # of a record's settings: the method whose cost was left out
 
 
 @dataclass(frozen=True)
@@ -46,24 +49,29 @@ def analyze(
     overrides: Sequence[str] = (),
     force: bool = False,
     keep_going: bool = False,
+    allow_code: bool = False,
 ) -> list[Record]:
     """Measure runs that were not measured with these settings before; one pass of a teacher serves all of them.
 
-    With ``keep_going``, a run that cannot be measured is left out with a warning. Several processes divide the runs;
-    each returns the records of its own.
+    With ``keep_going``, a run that cannot be measured is left out with a warning. Where a method is code of somebody's
+    own, what its objective costs is measured with ``allow_code`` only, which imports it. Several processes divide the
+    runs; each returns the records of its own.
     """
     join_processes()
     settings = settings or Settings()
     asked = asdict(settings) | {"sentences": list(settings.sentences), "overrides": list(overrides)}
     records = []
     own = runs[rank() :: process_count()]
+    for run in own:
+        refuse_links(run)  # whatever else is left out with a warning
     with tempfile.TemporaryDirectory() as folder, single_process():
         for run in own:
             try:
                 record = None if force else read_record(run)
-                if record is None or record.settings.get("asked") != asked:
+                if record is None or not _answers(record, asked, allow_code):
                     logger.info("Measuring %s.", run)
-                    record = measure(load_run(run, settings.examples, overrides), settings, asked, Path(folder))
+                    loaded = load_run(run, settings.examples, overrides, allow_code)
+                    record = measure(loaded, settings, asked, Path(folder))
                     write_record(run, record)
                 records.append(record)
             except LimbeckError as error:
@@ -77,14 +85,25 @@ def analyze(
     return records
 
 
+def _answers(record: Record, asked: dict[str, Any], allow_code: bool) -> bool:
+    """Tell whether a record holds what is asked for now; one without the method's cost does if that is not imported."""
+    return record.settings.get("asked") == asked and not (allow_code and _NOT_IMPORTED in record.settings)
+
+
 def measure(loaded: LoadedRun, settings: Settings, asked: dict[str, Any], folder: Path) -> Record:
     """Measure a run and return the record; ``folder`` is for what the teacher computes."""
     how = settings.pool, settings.layer, settings.estimator
     values, arrays = geometry(loaded, *how, folder)
     values["sentences"], relations = relations_of(loaded, settings.sentences, settings.layer)
     if settings.cost:
+        if loaded.foreign_code:
+            logger.warning(
+                "%s: its method %s is code, which was not imported: what a training step costs is left out. "
+                "'limbeck analyze %s --allow-code' measures it too, if you trust the code.",
+                *(loaded.run.path, loaded.foreign_code, loaded.run.path),
+            )
         values["cost"] = cost_of(loaded, folder)  # last, because it leaves the models changed
-    used = {
+    used: dict[str, Any] = {
         "examples": loaded.examples,
         "batch_size": loaded.batch_size,
         "pool": settings.pool,
@@ -92,4 +111,6 @@ def measure(loaded: LoadedRun, settings: Settings, asked: dict[str, Any], folder
         "estimator": settings.estimator,
         "asked": asked,
     }
+    if loaded.foreign_code and settings.cost:
+        used[_NOT_IMPORTED] = loaded.foreign_code
     return Record(used, values, arrays | relations)

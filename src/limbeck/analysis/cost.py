@@ -18,7 +18,8 @@ from limbeck.analysis.loaded_run import LoadedRun
 from limbeck.errors import ModelError
 from limbeck.models.capture import model_inputs
 from limbeck.models.loading import count_parameters, resolve
-from limbeck.recipes.recipe import MethodBlock, Recipe
+from limbeck.recipes.method_block import MethodBlock
+from limbeck.recipes.recipe import Recipe
 from limbeck.training.assemble import Data, Parts, assemble, hand_over_held_out
 
 _REPEATS = 4
@@ -34,13 +35,15 @@ def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
     a teacher also ``teacher_parameters``, ``teacher_disk_bytes``, ``teacher_milliseconds``, ``speedup``, and relative
     to kd, which needs the teacher's head, ``training`` and ``inference``.
 
+    Of a run whose method was not imported, what needs the objective is left out: ``trained_parameters``,
+    ``step_milliseconds`` and ``training``.
+
     ``folder`` is for what the teacher computes. Leaves gradients in the student before training, and changes a teacher
     that learns: measure everything else first.
     """
     parts, recipe = loaded.parts, loaded.recipe
     sides = [parts, *_reference(recipe)]
-    _prepare(loaded, folder)
-    steps = fastest([_step(side, loaded.data, loaded.device) for side in sides])
+    training = {} if loaded.foreign_code else _training_cost(loaded, sides, folder)
     batch = next(loaded.batches())
     models = [loaded.after, *(side.student.to(loaded.device) for side in sides[1:])]
     models += [parts.teacher.to(loaded.device)] if parts.teacher is not None else []
@@ -48,17 +51,15 @@ def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
     predictions = [1000 * seconds / examples for seconds in fastest([_predict(model, batch) for model in models])]
     found: dict[str, Any] = {
         "parameters": count_parameters(loaded.after),
-        "trained_parameters": sum(p.numel() for p in parts.distiller.parameters() if p.requires_grad),
         "disk_bytes": weight_bytes(loaded.run.path),
-        "step_milliseconds": 1000 * steps[0],
         "milliseconds": predictions[0],
         "batch_size": examples,
         "tokens": tokens,
     }
     if recipe.method.name == _REFERENCE:
-        found |= {"training": 1.0, "inference": 1.0}
+        found["inference"] = 1.0
     elif len(sides) > 1:
-        found |= {"training": steps[0] / steps[1], "inference": predictions[0] / predictions[1]}
+        found["inference"] = predictions[0] / predictions[1]
     if recipe.teacher is not None:
         found |= {
             "teacher_parameters": count_parameters(parts.require_teacher()),
@@ -66,6 +67,21 @@ def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
             "teacher_milliseconds": predictions[-1],
             "speedup": predictions[-1] / predictions[0],
         }
+    return found | training
+
+
+def _training_cost(loaded: LoadedRun, sides: Sequence[Parts], folder: Path) -> dict[str, Any]:
+    """Time a training step of the run beside one of kd, if that is the second side."""
+    _prepare(loaded, folder)
+    steps = fastest([_step(side, loaded.data, loaded.device) for side in sides])
+    found: dict[str, Any] = {
+        "trained_parameters": sum(p.numel() for p in sides[0].distiller.parameters() if p.requires_grad),
+        "step_milliseconds": 1000 * steps[0],
+    }
+    if loaded.recipe.method.name == _REFERENCE:
+        found["training"] = 1.0
+    elif len(sides) > 1:
+        found["training"] = steps[0] / steps[1]
     return found
 
 

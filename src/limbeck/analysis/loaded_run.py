@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,20 @@ import yaml
 from torch import Tensor
 
 from limbeck._internal.progress import muted_messages
+from limbeck.distillation.cache_files import is_cache
 from limbeck.distillation.feature_cache import CachedTeacher
 from limbeck.distillation.teachers import LiveTeacher
 from limbeck.errors import RunError
 from limbeck.models.features import Wanted
+from limbeck.models.finite import find_non_finite
 from limbeck.models.loading import load_fine_tuned
-from limbeck.recipes.recipe import Recipe, StudentBlock, load_recipe
+from limbeck.recipes.method_block import MethodBlock, foreign_code
+from limbeck.recipes.recipe import Recipe, StudentBlock, load_recipe, load_without_code
+from limbeck.runs.data import check_data
 from limbeck.runs.directory import RunDirectory
 from limbeck.training.assemble import Data, Parts, assemble, load_data
+from limbeck.training.checkpoint_folders import MODEL, checkpoint_folders, step_of
+from limbeck.training.data_record import data_of
 from limbeck.training.teacher_outputs import split_cache
 
 logger = logging.getLogger("limbeck")
@@ -33,6 +39,7 @@ _TRAINING_EXAMPLES = 128  # enough for a batch to time, and for what a method pr
 _BATCH_SIZE = 32
 _FEWEST_BATCHES = 8  # where there are few examples, batches are smaller: a heat map needs several
 _SMALLEST_BATCH = 4  # below which CKA does not exist
+_REMEDY = "Name what it was made with, e.g. task.data_dir=FOLDER teacher.model=FOLDER, or repeat the run."
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,7 @@ class LoadedRun:
     data: Data  # a few training examples, and validation examples in random order
     examples: int  # how many of the latter are looked at
     device: torch.device
+    foreign_code: str = ""  # the method's name, where it is code that was not imported: ``parts`` are then those of ft
 
     @cached_property
     def after(self) -> Any:
@@ -73,16 +81,17 @@ class LoadedRun:
         live = LiveTeacher(self.parts.teacher.to(self.device))
         if self.parts.task.why_not_cached():
             return live
-        cache = split_cache(self.parts, self.data, split, self.recipe.teacher.cache_folder or folder)
+        kept = self.recipe.teacher.cache_folder
+        # a run may come from elsewhere, and its recipe must not say where folders are made
+        cache = split_cache(self.parts, self.data, split, kept if kept is not None and is_cache(kept) else folder)
         cache.fill(live, self.data.collate, self.batch_size, wanted, self.device)
         return CachedTeacher(cache)
 
     def checkpoints(self) -> Iterator[tuple[int, Any]]:
         """Load the student at each checkpoint that was kept, by its step."""
-        folders = self.run.checkpoints.glob("checkpoint-*")
-        for step, folder in sorted((int(folder.name.rpartition("-")[2]), folder) for folder in folders):
+        for folder in checkpoint_folders(self.run.checkpoints):
             try:
-                weights = safetensors.torch.load_file(folder / "model.safetensors")
+                weights = safetensors.torch.load_file(folder / MODEL)
             except (OSError, safetensors.SafetensorError) as error:
                 logger.warning("%s is left out: %s", folder, error)
                 continue
@@ -90,27 +99,29 @@ class LoadedRun:
             if not own:
                 logger.warning("%s is left out: it holds no weights of a student.", folder)
                 continue
+            if where := find_non_finite(own.items()):
+                logger.warning("%s is left out: its weights are nan or inf: %s.", folder, where)
+                continue
             model = load_fine_tuned(self.run.path, self.parts.task)
             model.load_state_dict(own, strict=False)  # tied weights are kept once
-            yield step, model.to(self.device).eval()
+            yield step_of(folder), model.to(self.device).eval()
 
 
-def load_run(path: Path, examples: int, overrides: Sequence[str] = ()) -> LoadedRun:
-    """Load a finished run and up to so many of its validation examples."""
+def load_run(path: Path, examples: int, overrides: Sequence[str] = (), allow_code: bool = False) -> LoadedRun:
+    """Load a finished run and up to so many of its validation examples.
+
+    A method that is code of somebody's own is imported with ``allow_code`` only; the models and data need none of it.
+    """
     run = RunDirectory(path)
-    if not run.finished:
-        seen = "is not finished: continue it with --resume" if path.is_dir() else "is not there"
+    if why := run.why_unfinished():
+        seen = f"is not finished ({why}): continue it with --resume" if path.is_dir() else "is not there"
         raise RunError(f"{path} {seen}. Only finished runs can be analysed.")
     if not run.student.is_dir():
         raise RunError(f"{path} does not keep its student, so that nothing can be measured. Repeat the run.")
-    stages = load_recipe(run.recipe).split()
-    recipe = stages[-1]
-    if len(stages) > 1:
-        started_from = StudentBlock(model=str(run.stage(len(stages) - 1).path))
-        recipe = recipe.model_copy(update={"student": started_from})
-    if overrides:  # of the stage alone, so that the same words do for runs with and without stages
-        recipe = load_recipe(values=yaml.safe_load(recipe.to_yaml()), overrides=overrides)
+    recipe, foreign = _last_recipe(run, overrides, allow_code)
     parts = assemble(recipe)
+    if run.data.is_file():
+        check_data(run, data_of(parts.task, parts.teacher), _REMEDY, ordered=False)
     # a batch, or for FSD's memory as many examples as it has centroids
     least = max(recipe.train.batch_size, recipe.method.options.get("memory", 0))
     task = parts.task.sample({"train": max(_TRAINING_EXAMPLES, least), "validation": examples})
@@ -118,4 +129,21 @@ def load_run(path: Path, examples: int, overrides: Sequence[str] = ()) -> Loaded
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with muted_messages():  # the run itself said what it read
         data = load_data(recipe, parts)
-    return LoadedRun(run, recipe, parts, data, min(examples, len(data.splits["validation"])), device)
+    return LoadedRun(run, recipe, parts, data, min(examples, len(data.splits["validation"])), device, foreign)
+
+
+def _last_recipe(run: RunDirectory, overrides: Sequence[str], allow_code: bool) -> tuple[Recipe, str]:
+    """Return the recipe of a run's last stage, and the name of its method where that may not be imported.
+
+    Such a recipe has ft, which needs nothing but the student, in the method's place.
+    """
+    load = partial(load_recipe, allow_code=True) if allow_code else load_without_code
+    stages = load(run.recipe).split()
+    recipe = stages[-1]
+    if len(stages) > 1:
+        started_from = StudentBlock(model=str(run.stage(len(stages) - 1).path))
+        recipe = recipe.model_copy(update={"student": started_from})
+    if overrides:  # of the stage alone, so that the same words do for runs with and without stages
+        recipe = load(values=yaml.safe_load(recipe.to_yaml()), overrides=overrides)
+    foreign = foreign_code(recipe.method)
+    return (recipe.model_copy(update={"method": MethodBlock(name="ft")}) if foreign else recipe), foreign

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.markdown import Markdown
 
-from limbeck.cli.options import DataDir, MaxLength, Overrides, option_overrides
+from limbeck.cli.options import DataDir, MaxLength, Overrides, SpreadsheetSafe, option_overrides
 from limbeck.cli.render import out, show_bench
-from limbeck.errors import DataError, Interrupted
+from limbeck.cli.stopping import continued_by
 
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads that compute together. Default: as torch chooses.")]
 
@@ -66,13 +66,19 @@ def predict(
     max_length: MaxLength = None,
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
     force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
+    safe: SpreadsheetSafe = True,
 ) -> None:
     """Predict a label, with probabilities, for each row of a file of any size."""
     from limbeck.inference.predict import predict_file
 
-    if output.exists() and not force:
-        raise DataError(f"{output} exists. Choose another --output, or add --force to replace it.")
-    rows = predict_file(model, file, output, text=text or [], max_length=max_length, batch_size=batch_size)
+    rows = predict_file(
+        *(model, file, output),
+        text=text or [],
+        max_length=max_length,
+        batch_size=batch_size,
+        overwrite=force,
+        raw_csv=not safe,
+    )
     out.print(f"{rows:,} predictions in {output}", highlight=False)
 
 
@@ -100,7 +106,10 @@ def bench(
     from limbeck.deploy.bench import bench as measure
     from limbeck.report.timings import check_plot
     from limbeck.report.timings import plot as draw
+    from limbeck.runs.outputs import check_not_read
 
+    for file in filter(None, (output, plot)):
+        check_not_read(file, models)
     if plot is not None:
         check_plot(plot)
     found = measure(
@@ -152,9 +161,7 @@ def shrink(
         torch.set_num_threads(threads)
     request = Request(model, str(data), tuple(text), label, budget, str(dev) if dev else None, minutes, seed)
     folder = output or Path("shrunk") / f"{data.stem}-{budget}"
-    try:
+    with continued_by(f"The same command continues {folder}."):
         summary = make(request, folder)
-    except KeyboardInterrupt:
-        raise Interrupted(f"Interrupted. The same command continues {folder}.") from None
     out.print(Markdown(summary_page(summary)))
     out.print(f"The student, its exported forms and {PAGE}: {folder}", highlight=False)

@@ -12,17 +12,21 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.logging import RichHandler
 
 from limbeck import __version__
+from limbeck._internal.console import plain_console
+from limbeck._internal.machine import disk_full, out_of_memory
 from limbeck._internal.progress import QUIET
+from limbeck._internal.signals import stopping_on_signals
 from limbeck.cli.deploy import bench, export, predict, shrink
 from limbeck.cli.listings import doctor, methods, profile, recipes, studies, tasks, validate
+from limbeck.cli.options import expanding_home
 from limbeck.cli.render import out
 from limbeck.cli.results import analyze, compare, evaluate, glue, report
+from limbeck.cli.stopping import AGAIN
 from limbeck.cli.train import cache, demo, distill, finetune, study
-from limbeck.errors import Fault, Interrupted, LimbeckError, Terminated, shorten
+from limbeck.errors import Fault, LimbeckError, RunError, Stopped, Terminated, shorten
 
 app = typer.Typer(
     name="limbeck",
@@ -49,11 +53,22 @@ def _common(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
+    _check_working_directory()
     if quiet:
         os.environ[QUIET] = "1"
         logging.getLogger("limbeck").setLevel(logging.WARNING)
     if debug:
         os.environ["LIMBECK_DEBUG"] = "1"
+
+
+def _check_working_directory() -> None:
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise RunError(
+            "The folder in which this command was started does not exist any more, or cannot be read "
+            f"({error.strerror}). Change to one that does (cd) and try again."
+        ) from error
 
 
 app.command(
@@ -119,21 +134,49 @@ app.command(epilog="Example: limbeck validate my-recipe.yaml train.epochs=1")(va
 app.command(epilog="Example: limbeck doctor")(doctor)
 app.command(epilog="Examples: limbeck demo   |   limbeck demo --task-dir data/glue/RTE --model bert-base-uncased")(demo)
 
-_NOT_WRITTEN = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT)
+for info in app.registered_commands:
+    assert info.callback is not None
+    info.callback = expanding_home(info.callback)
+
+_MAKE_ROOM, _BAD_DISK = "Make room, then try again.", "See to the disk, then try again."
+_ADVICE = {  # what to do about errors of the machine
+    errno.ENOSPC: _MAKE_ROOM,
+    errno.EDQUOT: _MAKE_ROOM,
+    errno.EACCES: "Ask for the right to it, or give another path.",
+    errno.EROFS: "Give another path.",
+    errno.EIO: _BAD_DISK,
+    errno.ESTALE: _BAD_DISK,
+}
+_OUT_OF_MEMORY = (
+    "Out of memory, or of threads. Give the command more (ulimit -v and -u, or a container's limit, may hold it back), "
+    "or less to do at once: smaller batches, shorter texts, fewer workers. Nothing finished was lost."
+)
 _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EINVAL)
-_STATUS: dict[type, int] = {Interrupted: 130, Terminated: 143}  # as shells count signals
 
 
 def main() -> None:
     """Run the command that was typed, and end this process as a launcher (torchrun, accelerate) needs it to."""
     try:
-        _run_command()
+        with stopping_on_signals() as stopper:
+            try:
+                _run_command()
+            except Stopped as stop:
+                _fail_stopped(stop)
+            except Exception:
+                if stopper.stop is None:
+                    raise
+                _fail_stopped(stopper.stop)  # what else went wrong on the way out is no news
     except SystemExit as end:
         if "WORLD_SIZE" in os.environ:
             from limbeck._internal.processes import exit_launched
 
             exit_launched(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
+
+
+def _fail_stopped(stop: Stopped) -> None:
+    status = 143 if isinstance(stop, Terminated) else 130  # as shells count signals
+    _fail(stop, f"{stop} {stop.advice or AGAIN}", status)
 
 
 def _run_command() -> None:
@@ -146,14 +189,23 @@ def _run_command() -> None:
     try:
         app()
     except LimbeckError as error:
-        _fail(error, str(error), _STATUS.get(type(error), 1))
+        _fail(error, str(error), 1)
     except OSError as error:
+        if out_of_memory(error):
+            _fail_out_of_memory(error)
         name = shorten(str(error.filename), 100)
         if error.errno in _NO_PATH:
             _fail(error, f"'{name}' cannot be used as a path: {error.strerror}. Give another.", 1)
-        if error.errno not in _NOT_WRITTEN:
+        if error.errno not in _ADVICE:
             raise
-        _fail(error, f"{error.strerror}: {name if error.filename else 'while writing'}. Nothing finished was lost.", 1)
+        where = name if error.filename else "while reading or writing"
+        _fail(error, f"{error.strerror}: {where}. Nothing finished was lost. {_ADVICE[error.errno]}", 1)
+    except Exception as error:  # of a library, which has its own words for the same
+        if out_of_memory(error):
+            _fail_out_of_memory(error)
+        if not disk_full(error):
+            raise
+        _fail(error, f"No space left on device: while writing. Nothing finished was lost. {_MAKE_ROOM}", 1)
 
 
 def _rank() -> int:
@@ -172,12 +224,21 @@ def _fail(error: BaseException, message: str, status: int) -> None:
         raise error
     if _rank() > 0 and not isinstance(error, Fault):
         sys.exit(status)
-    Console(stderr=True).print(f"Error: {message}", style="red", highlight=False, markup=False, soft_wrap=True)
+    plain_console(stderr=True).print(f"Error: {message}", style="red", highlight=False, soft_wrap=True)
     sys.exit(status)
 
 
+def _fail_out_of_memory(error: BaseException) -> None:
+    """Say so by the plainest means: rich would load modules, for which there may be no memory either."""
+    if os.environ.get("LIMBECK_DEBUG"):
+        raise error
+    error.__traceback__ = None  # and with it what filled the memory
+    print(f"Error: {_OUT_OF_MEMORY}", file=sys.stderr, flush=True)
+    sys.exit(1)
+
+
 def _set_up_logging() -> None:
-    handler = RichHandler(console=Console(stderr=True), show_time=False, show_path=False, show_level=False)
+    handler = RichHandler(console=plain_console(stderr=True), show_time=False, show_path=False, show_level=False)
     logger = logging.getLogger("limbeck")
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from limbeck._internal.files import expand_home
 from limbeck.errors import RecipeError
 
 Overrides = Annotated[
@@ -28,10 +31,44 @@ MaxLength = Annotated[
     int | None,
     typer.Option(help="Longest text in tokens; longer ones are cut. Default: what holds 99% of the training texts."),
 ]
+AllowCode = Annotated[
+    bool,
+    typer.Option("--allow-code", help="Import methods of your own (module:function) that a file names, not you here."),
+]
+SpreadsheetSafe = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet-safe/--raw-csv",
+        help="In CSV, put an apostrophe before texts that a spreadsheet would run as a formula, or leave them as they "
+        "are.",
+    ),
+]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the training data. Default: 3.")]
 BatchSize = Annotated[int | None, typer.Option(help="Examples per step. Default: 32.")]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random. Default: 0.")]
+
+
+# parameters that are no Path because they may also be names on the hub, of shipped recipes or of studies
+_PATHS_OR_NAMES = ("model", "models", "teacher", "student", "source", "recipe", "words")
+
+
+def expanding_home(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take ``~`` as the home folder wherever it takes a path: a shell leaves one in quotes as it is."""
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        command(**{name: _expanded(value, name in _PATHS_OR_NAMES) for name, value in values.items()})
+
+    return run
+
+
+def _expanded(value: Any, path_or_name: bool) -> Any:
+    if isinstance(value, list):
+        return [_expanded(item, path_or_name) for item in value]
+    if isinstance(value, Path):
+        return expand_home(value)
+    return str(expand_home(value)) if path_or_name and isinstance(value, str) and value.startswith("~") else value
 
 
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:
@@ -39,14 +76,15 @@ def split_words(words: list[str]) -> tuple[list[str], list[str]]:
     return [word for word in words if "=" not in word], [word for word in words if "=" in word]
 
 
-def load_pair_recipe(source: str | None, overrides: list[str]) -> Any:
+def load_pair_recipe(source: str | None, overrides: list[str], allow_code: bool) -> Any:
     """Load a recipe that has a teacher: a file, a shipped one, or one made of the overrides alone."""
     from limbeck.recipes.recipe import load_recipe
 
     if source is None and not any(word.startswith(("teacher.model=", "teacher=")) for word in overrides):
         raise RecipeError("Which teacher? Add --teacher RUN (made by 'limbeck finetune'), or name a recipe.")
     student = {"from": "teacher", "keep": "first:6"}
-    return load_recipe(source, overrides, {"method": {}, "task": {}, "teacher": {}, "student": student})
+    values = {"method": {}, "task": {}, "teacher": {}, "student": student}
+    return load_recipe(source, overrides, values, allow_code=allow_code)
 
 
 def pair_overrides(
@@ -54,7 +92,7 @@ def pair_overrides(
 ) -> list[str]:
     """Return the options that say who learns what from whom, as overrides of a recipe."""
     named = {"method.name": method, "task.name": task, "teacher.model": teacher}
-    flags = [f"{key}={value}" for key, value in named.items() if value is not None]
+    flags = [f"{key}={_quoted(value)}" for key, value in named.items() if value is not None]
     if student is not None and keep is not None:
         raise RecipeError("--student and --keep exclude each other: one loads a checkpoint, one cuts the teacher.")
     if student is not None:
@@ -86,7 +124,8 @@ def option_overrides(
 
 def choose_engine(workers: int, ray: str | None, threads: int | None) -> Any:
     """Choose where the runs of a study are done: here, in local processes, or on a Ray cluster."""
-    from limbeck.study.engines import InProcess, Ray, Workers
+    from limbeck.study.engines import InProcess, Workers
+    from limbeck.study.ray_engine import Ray
 
     if ray is not None and workers > 1:
         raise RecipeError("--workers and --ray exclude each other: Ray has workers of its own.")

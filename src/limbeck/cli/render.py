@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+
+from limbeck._internal.console import plain_console
 
 if TYPE_CHECKING:
     from limbeck.demo import Row
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from limbeck.study.estimate import PlanLine
     from limbeck.tasks.profile import Profile
 
-out = Console()
+out = plain_console()
 
 
 def show_run(folder: Path, results: dict[str, Any]) -> None:
@@ -107,7 +107,7 @@ def show_profile(found: Profile) -> None:
     out.print(splits)
     _show_labels(found)
     for warning in found.warnings:
-        out.print(f"Worth knowing: {warning}.", highlight=False, markup=False, soft_wrap=True)
+        out.print(f"Worth knowing: {warning}.", highlight=False, soft_wrap=True)
 
 
 def _show_labels(found: Profile) -> None:
@@ -121,7 +121,7 @@ def _show_labels(found: Profile) -> None:
     counts, more = train.most_frequent()
     for name in counts:
         weight = [f"{found.class_weights[name]:.3g}"] if found.class_weights else []
-        table.add_row(escape(name), *(f"{split.counts.get(name, 0):,}" for split in labelled.values()), *weight)
+        table.add_row(name, *(f"{split.counts.get(name, 0):,}" for split in labelled.values()), *weight)
     if more:
         rest = [sum(count for name, count in s.counts.items() if name not in counts) for s in labelled.values()]
         table.add_row(f"{more:,} more", *(f"{count:,}" for count in rest))
@@ -152,13 +152,16 @@ def show_plan(lines: Sequence[PlanLine], selection: str) -> None:
 def show_study(folder: Path) -> None:
     """Print a study's table, and write it to files beside its results."""
     from limbeck._internal.files import write_text
+    from limbeck._internal.spreadsheets import warn_of_guards
     from limbeck.compare.comparison import compare_paths
-    from limbeck.compare.tables import TableFormat, render, show_table
+    from limbeck.compare.tables import TableFormat, count_guarded, render, show_table
 
     result = compare_paths([folder])
     forms: dict[str, TableFormat] = {"md": "markdown", "tex": "latex", "csv": "csv"}
     for suffix, form in forms.items():
         write_text(folder / f"table.{suffix}", render(result.table, form))
+    guarded, remedy = count_guarded([result.table]), f"'limbeck compare {folder} -o FILE.csv --raw-csv' does not."
+    warn_of_guards(guarded, folder / "table.csv", remedy)
     show_table(result.table, out)
     out.print(f"Tables: {folder / 'table.md'}, table.tex, table.csv", highlight=False)
 
@@ -230,7 +233,7 @@ def show_options(function: Callable[..., Any], title: str) -> None:
     """Print what the docstring of a method or a task says, and its options if it has any."""
     from limbeck.options import describe_options
 
-    out.print(inspect.getdoc(function) or function.__name__, highlight=False, markup=False)
+    out.print(inspect.getdoc(function) or function.__name__, highlight=False)
     table = Table(title, "type", "default")
     for row in describe_options(function):
         table.add_row(*row)

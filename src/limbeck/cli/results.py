@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from limbeck.cli.options import DataDir, Overrides, option_overrides
+from limbeck.cli.options import AllowCode, DataDir, Overrides, SpreadsheetSafe, option_overrides
 from limbeck.cli.render import out, show_glue, show_scores, show_submission
 from limbeck.errors import RecipeError, unknown
 
@@ -73,27 +73,34 @@ def compare(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the table to this file: .md, .tex or .csv.")
     ] = None,
+    safe: SpreadsheetSafe = True,
 ) -> None:
     """Show finished runs in one table: mean and deviation over seeds, and what differs by more than chance.
 
     Two run directories alone are compared example by example. A study brings its own baselines and test.
     """
     from limbeck._internal.files import write_text
+    from limbeck._internal.spreadsheets import warn_of_guards
     from limbeck.compare.comparison import compare_paths
     from limbeck.compare.details import detail_tables
-    from limbeck.compare.tables import check_format, format_of, render, show_table
+    from limbeck.compare.tables import check_format, count_guarded, format_of, render, show_table
+    from limbeck.runs.outputs import check_not_read
 
     chosen = check_format(form) if form else format_of(output) if output else "terminal"
+    if output is not None:
+        check_not_read(output)
     result = compare_paths(paths, baselines=baseline, test=test, sided=sided, level=level, metric=metric, correct=holm)
     tables = [result.table, *(detail_tables(result.scores, result.tests) if detailed else [])]
+    if chosen == "csv" and safe:
+        warn_of_guards(count_guarded(tables), output or "The table", "--raw-csv writes every text as it is.")
     if output is not None:
-        write_text(output, "\n".join(render(table, chosen) for table in tables))
+        write_text(output, "\n".join(render(table, chosen, raw_csv=not safe) for table in tables))
         out.print(f"Written: {output}", highlight=False)
     elif chosen == "terminal":
         for table in tables:
             show_table(table, out)
     else:
-        print(*(render(table, chosen) for table in tables), sep="\n", end="")
+        print(*(render(table, chosen, raw_csv=not safe) for table in tables), sep="\n", end="")
 
 
 def analyze(
@@ -113,6 +120,7 @@ def analyze(
     cost: Annotated[bool, typer.Option("--cost/--no-cost", help="Time training steps and predictions.")] = True,
     all_seeds: AllSeeds = False,
     force: Annotated[bool, typer.Option("--force", help="Measure again what was measured before.")] = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Measure how students resemble their teacher, and draw it: restoration, CKA, relations, calibration, cost.
 
@@ -141,7 +149,7 @@ def analyze(
             raise RecipeError(unknown(option, value, choices, f"There are {', '.join(choices)}."))
     settings = Settings(examples, pool, layer, estimator, tuple(sentence or ()), cost)  # type: ignore[arg-type]
     found = read_entries(paths)
-    measure(_chosen(paths, found, all_seeds), settings, overrides=overrides, force=force)
+    measure(_chosen(paths, found, all_seeds), settings, overrides=overrides, force=force, allow_code=allow_code)
 
     def draw() -> None:
         results = gather(found)
@@ -170,7 +178,9 @@ def report(
     from limbeck.analysis.record import read_record
     from limbeck.compare.entries import read_entries
     from limbeck.report.page import write_report
+    from limbeck.runs.outputs import check_not_read
 
+    check_not_read(output)
     paths, overrides = _paths_and_overrides(words)
     found = read_entries(paths)
     if measured:
@@ -189,7 +199,12 @@ def _paths_and_overrides(words: list[str]) -> tuple[list[Path], list[str]]:
 
 
 def _chosen(paths: list[Path], found: EntrySet, all_seeds: bool) -> list[Path]:
-    """Choose the runs to measure: those that are named, and the first seed of each method in studies and folders."""
+    """Choose the runs to measure: those that are named, and the first seed of each method in studies and folders.
+
+    One that a link in such a folder takes elsewhere is refused, because what is measured is written into the run.
+    """
+    from limbeck._internal.links import refuse_outside
+
     named = {path.resolve() for path in paths}
     chosen = [
         run.path
@@ -197,6 +212,10 @@ def _chosen(paths: list[Path], found: EntrySet, all_seeds: bool) -> list[Path]:
         for number, run in enumerate(entry.runs)
         if all_seeds or number == 0 or run.path.resolve() in named
     ]
+    for run in chosen:
+        for path in paths:
+            if run != path and run.is_relative_to(path):
+                refuse_outside(run, path)
     return list(dict.fromkeys(chosen))
 
 

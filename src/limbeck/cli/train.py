@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from limbeck.cli.options import (
+    AllowCode,
     BatchSize,
     DataDir,
     Epochs,
@@ -28,7 +29,8 @@ from limbeck.cli.options import (
     split_words,
 )
 from limbeck.cli.render import out, show_demo, show_plan, show_run, show_study
-from limbeck.errors import Interrupted, RecipeError, RunError
+from limbeck.cli.stopping import continued_by
+from limbeck.errors import RecipeError, RunError
 
 
 def finetune(
@@ -74,6 +76,7 @@ def distill(
     batch_size: BatchSize = None,
     learning_rate: LearningRate = None,
     seed: Seed = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Distil a teacher into a smaller student."""
     sources, overrides = split_words(words or [])
@@ -81,7 +84,7 @@ def distill(
         raise RecipeError(f"One recipe at a time; seen: {', '.join(sources)}.")
     flags = option_overrides(data_dir, max_length, epochs, batch_size, learning_rate, seed)
     flags += pair_overrides(method, task, teacher, student, keep)
-    _run(load_pair_recipe(sources[0] if sources else None, [*flags, *overrides]), output, resume)
+    _run(load_pair_recipe(sources[0] if sources else None, [*flags, *overrides], allow_code), output, resume)
 
 
 def cache(
@@ -99,6 +102,7 @@ def cache(
     max_length: MaxLength = None,
     batch_size: BatchSize = None,
     dtype: Annotated[str | None, typer.Option(help="float32 (default), float16 or bfloat16: half the size.")] = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Run a teacher once and keep what one or more methods need of it, for any number of runs."""
     from limbeck._internal.files import readable_size
@@ -108,11 +112,12 @@ def cache(
     flags = option_overrides(data_dir, max_length, batch_size=batch_size)
     flags += [f"teacher.cache_dtype={dtype}"] if dtype else []
     recipes = [
-        load_pair_recipe(source, [*flags, *pair_overrides(name, task, teacher, student, keep), *overrides])
+        load_pair_recipe(source, [*flags, *pair_overrides(name, task, teacher, student, keep), *overrides], allow_code)
         for source in sources or (None,)
         for name in method or (None,)
     ]
-    wanted, needed = build_cache(recipes, output)
+    with continued_by(f"The same command continues {output}."):
+        wanted, needed = build_cache(recipes, output)
     out.print(f"{readable_size(needed)} in {output}: {', '.join(wanted.names())}", highlight=False)
     out.print(f"Use it with teacher.cache={output}", highlight=False)
 
@@ -133,6 +138,7 @@ def study(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads of each run. Results are the same bit for bit where this is.")
     ] = None,
+    allow_code: AllowCode = False,
 ) -> None:
     """Run methods x settings x seeds, choose, compare, and write tables. Started again, it does what is missing."""
     from limbeck._internal.files import file_name
@@ -142,18 +148,15 @@ def study(
     from limbeck.study.runner import run_study
     from limbeck.study.watch import watching
 
-    loaded = load_study(source, overrides or [])
+    loaded = load_study(source, overrides or [], allow_code=allow_code)
     file, variant = find_study(source)
     folder = output or Path("studies") / file_name(*filter(None, (file.stem, variant)))
     plan = Plan(loaded, folder)
     if dry_run:
         show_plan(estimate_costs(plan), loaded.selection_note())
         return
-    with watching(plan.count_jobs_left()) as watcher:
-        try:
-            results = run_study(loaded, folder, choose_engine(workers, ray, threads), watcher)
-        except KeyboardInterrupt:
-            raise Interrupted(f"Interrupted. The same command continues {folder}.") from None
+    with continued_by(f"The same command continues {folder}."), watching(plan.count_jobs_left()) as watcher:
+        results = run_study(loaded, folder, choose_engine(workers, ray, threads), watcher)
     show_study(folder)
     missing = [entry for entry in results["entries"] if entry["missing"]]
     if missing:
@@ -173,7 +176,8 @@ def demo(
     """Fine-tune a teacher, distil it by the methods of the four papers, and print a table: offline, in minutes."""
     from limbeck.demo import run_demo
 
-    done = run_demo(output, task_dir=task_dir, model=model, seed=seed)
+    with continued_by(f"The same command continues {output}."):
+        done = run_demo(output, task_dir=task_dir, model=model, seed=seed)
     show_demo(done.rows)
     out.print(f"Run directories: {output}", highlight=False)
     if done.report is not None:
@@ -185,8 +189,6 @@ def _run(recipe: Any, output: Path | None, resume: bool) -> None:
     from limbeck.training.execute import execute
 
     folder = output or Path("runs") / file_name(recipe.task.name, recipe.method.name, f"s{recipe.seed}")
-    try:
+    with continued_by(f"The same command with --resume continues {folder}."):
         run = execute(recipe, folder, resume=resume)
-    except KeyboardInterrupt:
-        raise Interrupted(f"Interrupted. The same command with --resume continues {folder}.") from None
     show_run(run.path, run.metrics())

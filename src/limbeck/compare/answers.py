@@ -12,6 +12,7 @@ import numpy as np
 
 from limbeck.errors import DataError
 from limbeck.metrics import METRICS, entities, normalized_answer
+from limbeck.runs.data import data_differences, read_data
 from limbeck.runs.directory import RunDirectory
 from limbeck.runs.reader import Run, label_names
 
@@ -151,6 +152,11 @@ def check_same_data(runs: Sequence[Run]) -> None:
 
 
 def _difference(first: Run, reference: Answers | None, run: Run) -> str:
+    known = [read_data(one.directory) for one in (first, run)]
+    if known[0] is not None and known[1] is not None:
+        different = data_differences(*(_validation(data) for data in known if data is not None))
+        if different:
+            return "; ".join(different)
     if first.examples is not None and run.examples is not None and first.examples != run.examples:
         return f"{first.examples:,} and {run.examples:,} examples"
     if reference is None or not has_answers(run):
@@ -159,6 +165,12 @@ def _difference(first: Run, reference: Answers | None, run: Run) -> str:
     if answers.ids != reference.ids:
         return "other examples, or in another order"
     return "" if answers.labels == reference.labels else "the same examples with other labels"
+
+
+def _validation(data: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what runs that are compared may have of their own: their training data and their teachers."""
+    splits = {name: split for name, split in data["splits"].items() if name != "train"}
+    return {"labels": data["labels"], "splits": splits}
 
 
 def agreement(ours: Answers, theirs: Answers) -> float:

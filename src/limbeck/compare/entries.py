@@ -18,7 +18,7 @@ from limbeck.runs.reader import Reported, Run, parse_reported, read_run
 _NAME_RUNS = "Name run directories of 'finetune' or 'distill', folders of them, or a study's folder."
 _SETTINGS = ("baselines", "test", "sided", "level")
 # what tells seeds, places and papers' numbers apart, but not one way of training from another
-_NO_SETTING = re.compile(r"(seed|(reported|grid)(\..*)?|(stages\.\d+\.)?teacher\.(cache|model))")
+_NO_SETTING = re.compile(r"(seed|(reported|grid)(\..*)?|(stages\.\d+\.)?teacher\.(cache|model|confirmed))")
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ def notes_below(
     return [
         *_about_seeds(found.entries),
         *_about_missing(found.entries),
+        *_about_diverged(found.entries, columns),
         *found.notes,
         *_about_teachers(found, tasks),
         *([without] if left_out else []),
@@ -188,6 +189,19 @@ def _about_missing(entries: Sequence[Entry]) -> list[str]:
             why = f" ({entry.why})" if entry.why else ""
             of_all = f"{len(entry.runs)} of {len(entry.runs) + entry.missing} runs" if entry.missing else "no run"
             notes.append(f"{_name(entry, entries)}: {of_all} finished{why}.")
+    return notes
+
+
+def _about_diverged(entries: Sequence[Entry], columns: Sequence[Column]) -> list[str]:
+    notes = []
+    for column in columns:
+        for entry in entries:
+            scores = _known(column.metric, [run.scores for run in entry.runs]) if entry.task == column.task else []
+            if bad := sum(not math.isfinite(score) for score in scores):
+                runs = f"{bad} of {len(scores)} runs"
+                notes.append(
+                    f"{_name(entry, entries)}: {column.metric} is no finite number in {runs}, so it is not ranked."
+                )
     return notes
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -16,6 +15,8 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from limbeck._internal.console import plain_console
+from limbeck._internal.spreadsheets import CsvWriter
 from limbeck.errors import RecipeError, unknown
 
 TableFormat = Literal["terminal", "markdown", "latex", "csv"]
@@ -45,17 +46,20 @@ class Table:
     left: int = 1
 
 
-def render(table: Table, form: TableFormat) -> str:
-    """Write the table as text that ends with one line break. Text for a terminal is plain here, without bold."""
+def render(table: Table, form: TableFormat, *, raw_csv: bool = False) -> str:
+    """Write the table as text that ends with one line break. Text for a terminal is plain here, without bold.
+
+    Words in CSV that a spreadsheet would take for formulas get an apostrophe before them, unless ``raw_csv``.
+    """
     if form == "markdown":
         return _markdown(table)
     if form == "latex":
         return _latex(table)
     if form == "csv":
-        return _csv(table)
+        return _csv(table, raw_csv)[0]
     file = io.StringIO()
     # as wide as it needs to be, whatever terminal there is
-    show_table(table, Console(file=file, width=10_000, color_system=None))
+    show_table(table, plain_console(file=file, width=10_000, color_system=None))
     return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
 
 
@@ -99,12 +103,18 @@ def _plain(cell: Cell) -> str:
     return _one_line(cell.text) + cell.marks
 
 
-def _csv(table: Table) -> str:
+def count_guarded(tables: Iterable[Table]) -> int:
+    """Count the cells that get an apostrophe in CSV."""
+    return sum(_csv(table, raw=False)[1] for table in tables)
+
+
+def _csv(table: Table, raw: bool) -> tuple[str, int]:
+    """Return the text, and how many of its cells got an apostrophe."""
     file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([_one_line(name) for name in table.head])
-    writer.writerows([_plain(cell) for cell in row] for row in table.rows)
-    return file.getvalue()
+    writer = CsvWriter(file, raw)
+    writer.write([[_one_line(name) for name in table.head]])
+    writer.write([_plain(cell) for cell in row] for row in table.rows)
+    return file.getvalue(), writer.guarded
 
 
 # Underscores inside a word and < before a blank mean nothing in Markdown, and stay readable.

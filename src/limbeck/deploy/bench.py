@@ -17,6 +17,7 @@ from limbeck._internal.progress import progress
 from limbeck.deploy.latency import Timing, processor_name, random_batch, time_in_turns
 from limbeck.deploy.memory import measure_memory
 from limbeck.errors import RecipeError
+from limbeck.inference.logits import check_finite_logits
 from limbeck.inference.served import Served, load_served
 from limbeck.models.loading import longest_input
 
@@ -90,6 +91,7 @@ def bench(
     with _threads(threads):
         loaded = [load_served(path, threads=torch.get_num_threads()) for path in paths]
         _check_lengths(names, loaded, max(lengths))
+        _check_answers(names, loaded, sizes[0])
         timings = _time(loaded, sizes, seconds)
         used = torch.get_num_threads()
     cells = [_cells(sizes, own, timings[0]) for own in timings]
@@ -126,6 +128,13 @@ def _check_lengths(names: Sequence[str], loaded: Sequence[Served], longest: int)
     for name, served in zip(names, loaded, strict=True):
         if longest > (limit := longest_input(served)):
             raise RecipeError(f"{name} reads at most {limit} tokens; seen: --length {longest}. Choose shorter lengths.")
+
+
+def _check_answers(names: Sequence[str], loaded: Sequence[Served], size: tuple[int, int]) -> None:
+    """Raise where a model answers with nan or inf, because nobody needs to know how fast."""
+    for name, served in zip(names, loaded, strict=True):
+        answers = served.logits(random_batch(served, *size))
+        check_finite_logits(list(answers), name, lambda row: f"random text {row + 1}")
 
 
 def _time(loaded: Sequence[Served], sizes: Sequence[tuple[int, int]], seconds: float) -> list[list[Timing]]:

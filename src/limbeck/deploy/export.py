@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +19,16 @@ from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
 from limbeck import __version__
-from limbeck._internal.files import replacing_folder
+from limbeck._internal.files import expand_home, replacing_folder, restore_folder
+from limbeck._internal.machine import disk_full
 from limbeck.deploy.card import Latency, write_card
 from limbeck.deploy.latency import Timing, processor_name, time_in_turns
 from limbeck.deploy.onnx import write_onnx
 from limbeck.deploy.parity import ExampleLogits, Parity
 from limbeck.deploy.provenance import read_provenance
 from limbeck.errors import ExportError, RecipeError, RunError, unknown
-from limbeck.inference.evaluate import input_length, task_block_for
+from limbeck.inference.doubts import find_doubts, majority_of
+from limbeck.inference.evaluate import check_same_data, input_length, task_block_for
 from limbeck.inference.logits import LogitsFunction, logits_in_order
 from limbeck.inference.predict import InputSpec
 from limbeck.inference.served import EXPORT_FORMS, ONNX_FILE, PARITY_FILE, Served, TorchServed, load_served
@@ -70,8 +76,11 @@ def export(
     """
     if to not in EXPORT_FORMS:
         raise RecipeError(unknown("form", to, EXPORT_FORMS, f"There are {', '.join(EXPORT_FORMS)}."))
-    output = Path(output)
-    _check_output(output, force)
+    # where it is now: links stay, and "." may be the folder that is replaced
+    folder_to_write = expand_home(output).resolve()
+    check = partial(_check_output, folder_to_write, force, [model, *siblings])
+    restore_folder(folder_to_write)
+    check()
     block = (
         load_task_block(dict(task), overrides) if isinstance(task, Mapping) else task_block_for(model, task, overrides)
     )
@@ -81,31 +90,52 @@ def export(
             f"{model} is a language model: it gives no answers that an export could be checked by. "
             "Fine-tune it on a task first; the folder 'student' of its run is a Hugging Face folder already."
         )
+    if not isinstance(task, str):
+        check_same_data(model, loaded)
     provenance = read_provenance(model, siblings).for_task(loaded.name)
     source = TorchServed(model, loaded)
     length = input_length(block, loaded, source.tokenizer, source)
     split = loaded.dev_splits[0]
     sample = _sample(loaded, split, examples)
-    before = _predict_examples(source.logits, source.tokenizer, sample, split, length)
-    with replacing_folder(output) as folder:
+    before = _predict_examples(source.logits, source.tokenizer, sample, split, length, str(model))
+    scores = sample.score(before.logits, before.encoded)
+    find_doubts(model, source.config, loaded, scores, majority_of(loaded, before.encoded)).warn()
+    with _full_disk_explained(folder_to_write), replacing_folder(folder_to_write, check=check) as folder:
         _write(source, model, to, folder, length)
-        after = _predict_examples(*_load_without_limbeck(folder, loaded), sample, split, length)
+        answering = _load_without_limbeck(folder, loaded)
+        after = _predict_examples(*answering, sample, split, length, f"The export of {model} to {to}")
         parity = Parity.of(to, sample, split, before, after, max_drop)
         _require_parity(parity)
         served = load_served(folder)
         latency = _latency(source, served, after)
         _write_parity(folder, parity, block, length, served, latency)
-        write_card(folder, output.resolve().name, loaded, provenance, parity, served, latency, licence)
-    return Exported(output, to, parity)
+        write_card(folder, folder_to_write.name, loaded, provenance, parity, served, latency, licence)
+    return Exported(Path(output), to, parity)
 
 
-def _check_output(output: Path, force: bool) -> None:
+def _check_output(output: Path, force: bool, sources: Sequence[str | Path]) -> None:
+    """Raise where an export may not be put; asked before the work, and again before an older export makes room."""
+    for source in sources:
+        read = expand_home(source).resolve()
+        if read.exists() and read.is_relative_to(output):
+            raise RunError(f"{output} is or holds {source}, which is read here. Choose another --output.")
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not force:
         raise RunError(f"{output} exists. Choose another --output, or add --force to replace an earlier export.")
     if not (output / PARITY_FILE).is_file():
         raise RunError(f"{output} is no earlier export (it has no {PARITY_FILE}), so it is not replaced. Remove it.")
+
+
+@contextmanager
+def _full_disk_explained(output: Path) -> Iterator[None]:
+    """Turn what libraries say about a full disk into the system's own error; what else they say stays."""
+    try:
+        yield
+    except Exception as error:
+        if not disk_full(error):
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
 
 
 def _sample(task: Task, split: str, examples: int) -> Task:
@@ -115,10 +145,12 @@ def _sample(task: Task, split: str, examples: int) -> Task:
     return dataclasses.replace(task, splits={split: data.select(rows)})
 
 
-def _predict_examples(answer: LogitsFunction, tokenizer: Any, task: Task, split: str, length: int) -> ExampleLogits:
+def _predict_examples(
+    answer: LogitsFunction, tokenizer: Any, task: Task, split: str, length: int, who: str
+) -> ExampleLogits:
     encoded = task.encode(split, tokenizer, length)
     collate = Collator(tokenizer, problem=task.problem)
-    return ExampleLogits(logits_in_order(answer, encoded, collate, _BATCH_SIZE, "check the export"), encoded)
+    return ExampleLogits(logits_in_order(answer, encoded, collate, _BATCH_SIZE, "check the export", who), encoded)
 
 
 def _write(source: TorchServed, model: str | Path, to: str, folder: Path, length: int) -> None:
@@ -153,8 +185,10 @@ def _load_without_limbeck(folder: Path, task: Task) -> tuple[LogitsFunction, Any
     if (folder / ONNX_FILE).is_file():
         served = load_served(folder)
         return served.logits, served.tokenizer
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = model_class(task.problem, AutoConfig.from_pretrained(folder)).from_pretrained(folder).eval()
+    plain: dict[str, Any] = {"trust_remote_code": False}  # not absent, which would ask whether to run code
+    tokenizer = AutoTokenizer.from_pretrained(folder, **plain)
+    config = AutoConfig.from_pretrained(folder, **plain)
+    model = model_class(task.problem, config).from_pretrained(folder, **plain).eval()
 
     def answer(batch: Mapping[str, Tensor]) -> np.ndarray:
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Measure the memory of a model in a process of its own: python -m limbeck.deploy.memory MODEL 32 128 2"""
+"""Measure the memory of a model in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from limbeck.models.heads import model_class, problem_of
 from limbeck.models.loading import load_config
 
 _STATUS = Path("/proc/self/status")
+# not -m, which would let modules in the folder where the command runs stand before the installed ones
+_PROGRAM = (
+    "import sys; sys.path = [place for place in sys.path if place]; "
+    "from limbeck.deploy.memory import main; main(sys.argv[1:])"
+)
 
 
 def measure_memory(model: str, batch_size: int, length: int, threads: int) -> int | None:
@@ -25,7 +30,7 @@ def measure_memory(model: str, batch_size: int, length: int, threads: int) -> in
     """
     if not _STATUS.is_file():
         return None
-    words = (sys.executable, "-m", "limbeck.deploy.memory", model, str(batch_size), str(length), str(threads))
+    words = (sys.executable, "-c", _PROGRAM, model, str(batch_size), str(length), str(threads))
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
@@ -59,5 +64,6 @@ def _resident(field: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
-if __name__ == "__main__":
-    print(_peak_of_this_process(sys.argv[1], *map(int, sys.argv[2:])))
+def main(words: list[str]) -> None:
+    """Print the bytes that a model takes: its path, the batch size, the length and the threads are the words."""
+    print(_peak_of_this_process(words[0], *map(int, words[1:])))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,6 +21,7 @@ from limbeck.inference.served import ONNX_FILE, ONNX_HINT
 from limbeck.models.families import family_of
 from limbeck.models.loading import count_parameters
 
+_NO_ROOM = 1 << 16  # bytes that a full disk may still have
 _ROWS, _LENGTH = 2, 8  # of the batch that is traced; both are open in the file
 
 
@@ -47,7 +51,8 @@ def write_onnx(model: Any, inputs: Sequence[str], folder: Path, form: str) -> No
     with tempfile.TemporaryDirectory(dir=folder) as between:
         whole = Path(between) / ONNX_FILE
         _write_float32(model, inputs, whole, form)
-        _write_int8(whole, folder / ONNX_FILE)
+        with _full_disk_noticed(folder):
+            _write_int8(whole, folder / ONNX_FILE)
 
 
 def _write_float32(model: Any, inputs: Sequence[str], file: Path, form: str) -> None:
@@ -122,6 +127,17 @@ def _write_int8(source: Path, target: Path) -> None:
             weight_type=QuantType.QInt8,
             use_external_data_format=large,
         )
+
+
+@contextmanager
+def _full_disk_noticed(folder: Path) -> Iterator[None]:
+    """Raise the system's error for a full disk: onnxruntime cuts a file off without a word, and fails to read it."""
+    try:
+        yield
+    except Exception as error:
+        if shutil.disk_usage(folder).free < _NO_ROOM:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
+        raise
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from limbeck._internal.files import expand_home
 from limbeck.compare.answers import answers_of, has_answers
 from limbeck.compare.entries import read_entries
 from limbeck.errors import RunError
@@ -65,7 +66,7 @@ def read_provenance(model: str | Path, siblings: Sequence[str | Path] = ()) -> P
 
 def public_name(source: str) -> PublicName:
     """Name a model of the hub as it is, a run by what it was made from, another folder by its last part."""
-    folder = Path(source).expanduser()
+    folder = expand_home(source)
     if RunDirectory(folder).recipe.is_file():
         return _source(read_recipe(RunDirectory(folder)), folder)
     if not folder.exists() and _on_hub(source):

@@ -21,8 +21,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from limbeck._internal.files import readable_size, replacing, write_text
-from limbeck._internal.locks import wait_for_lock
+from limbeck._internal.files import readable_size, remove_leftovers, replacing, write_text
+from limbeck._internal.links import refuse_links
+from limbeck._internal.locks import holds_nothing, wait_for_lock
 from limbeck._internal.tensors import tensor_bytes
 from limbeck.distillation.cache_layout import ShardSize
 from limbeck.errors import CacheError
@@ -39,6 +40,11 @@ _PARTS = {
     "dtype": "teacher.cache_dtype",
     "format": "the format (another version of limbeck)",
 }
+
+
+def is_cache(folder: Path) -> bool:
+    """Tell whether a folder was made for a cache."""
+    return (folder / _MANIFEST).is_file()
 
 
 class StoredTensor(NamedTuple):
@@ -111,7 +117,7 @@ class CacheFolder:
             raise CacheError(f"{self.path} is a file; a cache is a folder. Choose another place.")
         file = self.path / _MANIFEST
         if not file.exists():
-            if any(not path.name.startswith(".") and path.name != VALIDATION for path in self.path.iterdir()):
+            if not holds_nothing(self.path, beside=_validation_caches(self.path)):
                 raise CacheError(f"{self.path} holds other files and is no cache. Choose another folder.")
             return
         try:
@@ -140,15 +146,14 @@ class CacheFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Make the folder ready to be written into, by nobody else; wait for another process that is at it."""
+        refuse_links(self.path)
         with self._explain_errors():
             lock = wait_for_lock(self.path)
         with lock:
             self.check()  # again: somebody else may have begun another cache before the lock was ours
             with self._explain_errors():
-                # temporary files of a killed process; the lock has no second dot
-                for leftover in self.path.glob(".*.*"):
-                    leftover.unlink()
                 write_text(self.path / _MANIFEST, json.dumps(self.made_for, indent=2) + "\n")
+                remove_leftovers(self.path)  # which is a cache's now
             yield
 
     def save(self, tensor: str, shard: int, stored: StoredTensor) -> None:
@@ -165,6 +170,15 @@ class CacheFolder:
                 f"The cache in {self.path} cannot be written: {error.strerror}. What it holds already is whole: once "
                 "there is room, the same command goes on from there. Or choose another folder, or teacher.cache=off."
             ) from error
+
+
+def _validation_caches(folder: Path) -> tuple[str, ...]:
+    """Name the folder of the caches for validation data, which may be made first; one of another kind is not named."""
+    inner = folder / VALIDATION
+    ours = inner.is_dir() and all(
+        one.is_dir() and ((one / _MANIFEST).is_file() or holds_nothing(one)) for one in inner.iterdir()
+    )
+    return (VALIDATION,) if ours else ()
 
 
 def _sha256(data: Tensor) -> str:

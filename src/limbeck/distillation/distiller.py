@@ -76,6 +76,11 @@ class Distiller(nn.Module):
         """Return a distiller of the same student and objective that asks another teacher."""
         return Distiller(self.student, self.objective, teacher, self.run_student, self.micro_batch_size)
 
+    def begin_step(self, parts: int) -> None:
+        """Announce that the next so many calls are parts of one step, to methods that draw anew in each step."""
+        if (begin := getattr(self.run_student, "begin_step", None)) is not None:
+            begin(parts)
+
     def forward(self, **batch: Tensor) -> dict[str, Any]:
         """Return ``loss``, ``logits`` and ``terms`` of a batch."""
         parts = self._parts(batch)
@@ -90,6 +95,15 @@ class Distiller(nn.Module):
         student = Features.joined(found)
         terms = self.objective(student, teacher, batch)
         return {"loss": self.objective.total(terms), "logits": student.logits, "terms": terms}
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None, **options: Any) -> None:
+        """Compute the activations of the student's layers again in the backward pass, as Trainer asks of a model.
+
+        What a method reads inside a layer has a gradient only without ``use_reentrant``.
+        """
+        settings = {**(gradient_checkpointing_kwargs or {}), "use_reentrant": False}
+        student: Any = self.student
+        student.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings, **options)
 
     def _student(self, batch: Mapping[str, Tensor]) -> Features:
         return self.run_student(batch, self.needs.student)[1]

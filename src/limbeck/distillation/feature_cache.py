@@ -20,7 +20,7 @@ from limbeck.distillation.cache_files import CacheFolder, StoredTensor
 from limbeck.distillation.cache_layout import CacheLayout
 from limbeck.distillation.cache_reader import CacheReader
 from limbeck.distillation.teachers import LiveTeacher
-from limbeck.errors import CacheError
+from limbeck.errors import CacheError, ModelError
 from limbeck.models.families import decides_tokens, width_of
 from limbeck.models.features import POOLED, Features, Wanted
 from limbeck.protocols import Model
@@ -83,6 +83,7 @@ class FeatureCache:
                     for rows in np.split(in_shard, range(batch_size, len(in_shard), batch_size)):
                         features = compute(rows, names)
                         for name in names:
+                            self._check_finite(features, name, rows)
                             parts[name].append(_unpadded(features, name, self.dtype))
                         steps.advance(len(rows))
                     for name, found in parts.items():
@@ -91,6 +92,19 @@ class FeatureCache:
             # read back, because what was written is trusted no more than what was found
             if self._reader.load(wanted.names()):
                 raise CacheError(f"{self.folder}: files changed while they were written. Run the same command again.")
+
+    def _check_finite(self, features: Features, name: str, rows: np.ndarray) -> None:
+        """Raise where the teacher computed nan or inf for a real token: what is kept is believed by every run."""
+        value = features[name]
+        finite = value.isfinite()
+        finite = finite.all(-1) | ~features.mask if value.dim() == 3 else finite
+        wrong = (~finite.flatten(1).all(1)).nonzero()
+        if len(wrong):
+            number = self.encoded[int(rows[int(wrong[0])])]["id"]
+            raise ModelError(
+                f"The teacher computes nan or inf ({name}) for the example with id {number}: its weights are damaged "
+                "or too large. Fine-tune it again with a lower train.learning_rate."
+            )
 
     def read(self, batch: Mapping[str, Tensor], wanted: Wanted) -> Features:
         """Return the features of a padded batch, found by its ``ids``; zeros where there is padding."""

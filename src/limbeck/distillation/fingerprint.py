@@ -22,14 +22,15 @@ _ABOUT_THE_FILE = {"_name_or_path", "transformers_version", "architectures", "dt
 def fingerprint(model: Model, tokenizer: Tokenizer, encoded: EncodedData, max_length: int) -> dict[str, str]:
     """Return a short text for the teacher, the tokenizer, the encoded data with their ids, and the length."""
     return {
-        "teacher": _model_digest(model),
+        "teacher": model_digest(model),
         "tokenizer": _tokenizer_digest(tokenizer),
         "data": _data_digest(encoded),
         "max_length": str(max_length),
     }
 
 
-def _model_digest(model: Model) -> str:
+def model_digest(model: Model) -> str:
+    """Return a short text for the weights and the config of a model, wherever its files lie."""
     config = {key: value for key, value in model.config.to_dict().items() if key not in _ABOUT_THE_FILE}
     digest = hashlib.sha256(_text(config))
     for name, value in sorted(model.state_dict().items()):

@@ -15,7 +15,8 @@ class Method:
 
     Both makers are called once, with the models: ``run_student(student, teacher)`` gives what the distiller calls with
     a batch instead of ``Capture(student)``, ``make_teacher(teacher, student, objective)`` what it calls instead of
-    ``LiveTeacher(teacher)``. Modules among them are checkpointed with the run and never exported.
+    ``LiveTeacher(teacher)``. Modules among them are checkpointed with the run and never exported. What ``run_student``
+    gave may have ``begin_step(parts)``: it is told before each step of how many parts that step is.
 
     ``held_out`` is the share of the training data that the student does not train on; before training,
     ``use_held_out(teacher, batches)`` is called with what ``make_teacher`` made and batches of that share.

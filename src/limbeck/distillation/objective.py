@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from limbeck._internal.processes import process_count
+from limbeck._internal.processes import process_count, sum_over_processes
 from limbeck.distillation.gather import gather_all_processes, mean_shares
 from limbeck.errors import RecipeError
 from limbeck.models.features import Features, Needs
@@ -22,9 +22,11 @@ class Term(nn.Module):
 
     ``relational``: the value depends on which samples share the batch. With several processes it is then computed of
     all their samples at once; other values are means (see ``count``), and their mean over processes is taken.
+    ``summed``: it is a sum over the samples, so that those of the parts of a step are added up.
     """
 
     relational = False
+    summed = False
     passes = 0  # over the training data, by the teacher, in prepare()
 
     def needs(self) -> Needs:
@@ -38,7 +40,10 @@ class Term(nn.Module):
         """
 
     def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the things that the value is a mean of, as one number: the samples, unless a term says otherwise."""
+        """Count the things that the value is a mean of, as one number: the samples, unless a term says otherwise.
+
+        They are counted before the student has run: ``student`` has its mask alone.
+        """
         return torch.tensor(len(student.mask), device=student.mask.device)
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
@@ -92,6 +97,22 @@ class Objective(nn.Module):
             else:  # nothing of a last batch was left for this process; its gradients are waited for all the same
                 values[name] = torch.stack([student[kind].sum() for kind in term.needs().student.names()]).sum() * 0
         return values
+
+    def counts(self, batches: Iterable[Mapping[str, Tensor]]) -> Tensor:
+        """Count the things that each term's value is a mean of, in several batches and in all processes: (terms,)."""
+        found = [(Features(batch["attention_mask"].bool()), batch) for batch in batches]
+        own = [torch.stack([term.count(*given).float() for term in self]) for given in found]
+        total = torch.stack(own).sum(0)
+        return sum_over_processes(total) if process_count() > 1 else total
+
+    def shares(self, part: Tensor, step: Tensor, parts: int) -> dict[str, Tensor]:
+        """Return the factor of each term's value that makes the mean over the parts of a step the value of the step.
+
+        ``part`` and ``step`` are the ``counts`` of this part and of all parts.
+        """
+        shares = parts * part / step.clamp(min=1)
+        by_name = zip(self.weights, self, shares, strict=True)
+        return {name: torch.full_like(share, parts) if term.summed else share for name, term, share in by_name}
 
     def total(self, values: Mapping[str, Tensor]) -> Tensor:
         """Return the weighted sum of the terms' values: the loss."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,19 +10,27 @@ from typing import Any
 
 from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.pair import Pair
-from limbeck.errors import RecipeError
+from limbeck.errors import RecipeError, RunError
+from limbeck.inference.doubts import find_doubts, majority_of
 from limbeck.inference.logits import dev_loss, logits_in_order
 from limbeck.inference.served import load_served
 from limbeck.methods import find_method
 from limbeck.models.families import family_of
 from limbeck.models.loading import checked_length, count_parameters, load_fine_tuned, load_tokenizer, longest_input
 from limbeck.recipes.recipe import TaskBlock, load_task_block
+from limbeck.runs.data import check_data
+from limbeck.runs.directory import RunDirectory
 from limbeck.runs.reader import own_task
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
 from limbeck.tasks.encode import Collator
+from limbeck.tasks.fingerprint import data_fingerprint
 from limbeck.tasks.submission import check_folder, write_submission
 from limbeck.tasks.task import Encoding, Task, named_after_split
+
+logger = logging.getLogger("limbeck")
+
+_REMEDY = "Put back the data of the run, or name others: task.validation=FILE, or --task with all of its options."
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ def evaluate(
     block = task_block_for(model, task, overrides)
     loaded = load_task(block.name, **block.options)
     splits = _splits(loaded, split, submission)
+    if task is None:
+        _check_own_data(model, loaded, splits, named=any(word.startswith("task") for word in overrides))
     if loaded.scored_by_loss:
         return _evaluate_text(model, loaded, splits[0], block, batch_size)
     served = load_served(model, task=loaded)
@@ -65,9 +76,11 @@ def evaluate(
         labelled = "labels" in encoded.column_names
         if not labelled and submission is None:
             raise _no_labels(loaded, name)
-        logits = logits_in_order(served.logits, encoded, collate, batch_size, f"evaluate on {name}")
+        logits = logits_in_order(served.logits, encoded, collate, batch_size, f"evaluate on {name}", str(model))
         if labelled:
             found = loaded.score(logits, encoded)
+            if name == splits[0]:
+                find_doubts(model, served.config, loaded, found, majority_of(loaded, encoded)).warn()
             scores |= found if name == splits[0] else named_after_split(name, found)
         if submission is not None:
             files |= loaded.submission(name, logits, encoded)
@@ -75,6 +88,23 @@ def evaluate(
         write_submission(Path(submission), files)
     examples = sum(len(loaded.split(name)) for name in splits)
     return Evaluation(loaded.name, " + ".join(splits), examples, scores, served.parameters, tuple(files))
+
+
+def _check_own_data(model: str | Path, task: Task, splits: Sequence[str], named: bool) -> None:
+    """Raise where a run's data have changed since it was scored on them; warn where the user names other data."""
+    try:
+        check_same_data(model, task, splits)
+    except RunError as error:
+        if not named:
+            raise
+        logger.warning("These are not the data of the run: %s", error)
+
+
+def check_same_data(model: str | Path, task: Task, splits: Sequence[str] | None = None) -> None:
+    """Raise where a run directory was made with other data than ``task``; their order does not matter to a score."""
+    run = RunDirectory(Path(model))
+    if run.data.is_file():
+        check_data(run, data_fingerprint(task, splits or task.dev_splits), _REMEDY, ordered=False)
 
 
 def _no_labels(task: Task, split: str) -> RecipeError:

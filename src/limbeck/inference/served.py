@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from limbeck._internal.files import restore_folder
 from limbeck.errors import MissingExtra, ModelError
 from limbeck.inference.logits import model_logits
 from limbeck.models.heads import check_head
@@ -47,6 +48,7 @@ def load_served(path: str | Path, *, task: Task | None = None, threads: int | No
     """
     if threads is not None:
         torch.set_num_threads(threads)
+    restore_folder(Path(path))
     if (Path(path) / ONNX_FILE).is_file():
         served = OnnxServed(path, threads or torch.get_num_threads())
         if task is not None:

@@ -2,7 +2,8 @@
 
 It returns an Objective, or a Method where it changes more than the loss.
 
-A method of your own needs no entry here: name it ``module:function`` in the recipe.
+A method of your own needs no entry here: name it ``module:function`` on the command line, or in the
+recipe together with ``--allow-code``.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from limbeck.methods.metadistil import metadistil
 from limbeck.methods.minilm import minilm
 from limbeck.methods.minilmv2 import minilmv2
 from limbeck.methods.pkd import pkd
-from limbeck.methods.registry import METHODS, MethodFunction, find_method
+from limbeck.methods.registry import METHODS, MethodFunction, allow_method, allowed_methods, find_method
 from limbeck.methods.reptiledistil import reptiledistil
 from limbeck.methods.rkd import rkd
 from limbeck.methods.shape import shape
@@ -28,7 +29,7 @@ from limbeck.methods.spkd import spkd
 from limbeck.methods.theseus import theseus
 from limbeck.methods.tinybert import tinybert
 
-__all__ = ["METHODS", "MethodFunction", "find_method"]
+__all__ = ["METHODS", "MethodFunction", "allow_method", "allowed_methods", "find_method"]
 
 METHODS.update(
     {

@@ -170,7 +170,8 @@ class Global(Structure):
 def to_centroids(tokens: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """Return distances and cosines (B, C) between samples (B, l, D) and centroids (C, L, D); missing tokens are 0."""
     width = min(tokens.shape[1], memory.shape[1])
-    products = tokens[:, :width].flatten(1) @ memory[:, :width].flatten(1).T
+    with torch.autocast(device_type=tokens.device.type, enabled=False):  # distances are differences of these
+        products = tokens[:, :width].flatten(1) @ memory[:, :width].flatten(1).T
     squares = similarity.squared_norm(tokens.flatten(1))[:, None], similarity.squared_norm(memory.flatten(1))
     # rounding can leave a tiny negative; the clamp also keeps the root's gradient finite at a centroid
     smallest = torch.finfo(products.dtype).eps

@@ -34,7 +34,7 @@ class NearestOfClass(Term):
         super().__init__()
         self.student_layer, self.teacher_layer = pair.student.depth, pair.require_teacher().depth
         self.project = make_projector(pair.student.width, pair.require_teacher().width)
-        self.k, self.pool, self.reduction = k, pool, reduction
+        self.k, self.pool, self.summed = k, pool, reduction == "sum"
         self.problem, self.bin_width = pair.problem, bin_width
 
     def needs(self) -> Needs:
@@ -54,7 +54,7 @@ class NearestOfClass(Term):
         nearest, valid = similarity.nearest_same_class(s, t, classes, self.k)
         distances = (s[:, None] - t[nearest]).square().mean(-1)  # B K
         total = torch.where(valid, distances, 0).sum()
-        return total if self.reduction == "sum" else total / max(len(s), 1)
+        return total if self.summed else total / max(len(s), 1)
 
 
 def deciding_tokens(hidden: Tensor, labels: Tensor, problem: Problem) -> Tensor:

@@ -22,7 +22,7 @@ from limbeck.methods.ft import TaskLoss
 from limbeck.methods.registry import find_method
 from limbeck.models.capture import Capture
 from limbeck.models.features import Features
-from limbeck.options import Positive, Share, check, schema_of
+from limbeck.options import MethodName, Positive, Share, check, schema_of
 from limbeck.tasks.batching import Batches
 
 
@@ -112,7 +112,7 @@ class ExaminedTeacher(LearningTeacher):
 def metadistil(
     pair: Pair,
     *,
-    inner: str = "kd",
+    inner: MethodName = "kd",
     inner_options: dict[str, Any] | None = None,
     inner_rate: Positive = 3e-5,
     teacher_rate: Positive = 5e-6,

@@ -1,4 +1,4 @@
-"""Find a method by its name, or a user's own as ``module:function``.
+"""Find a method by its name, or a user's own as ``module:function``, which is imported only where the user allowed it.
 
 The table is filled by ``limbeck.methods``. It lives here, so that a method that wraps another one (MetaDistil) can look
 that up without importing the package that imports it.
@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from limbeck._internal import own_code
 from limbeck.distillation.method import Method
 from limbeck.distillation.objective import Objective
 from limbeck.errors import RecipeError, unknown
@@ -23,15 +24,27 @@ METHODS: dict[str, MethodFunction] = {}
 
 
 def find_method(name: str) -> MethodFunction:
-    """Return the method of that name, or the function that ``module:function`` names."""
-    if ":" in name:
+    """Return the method of that name, or the function that ``module:function`` names, if that name was allowed."""
+    if own_code.is_own_code(name):
         return _user_method(name)
     if name not in METHODS:
         raise RecipeError(unknown("method", name, METHODS, "Run 'limbeck methods'."))
     return METHODS[name]
 
 
+def allow_method(name: str) -> None:
+    """Let ``module:function`` be imported in this process: the user typed it, or trusts the file that names it."""
+    own_code.allow([name])
+
+
+def allowed_methods() -> frozenset[str]:
+    """Return the names that may be imported here, for a worker process to allow them too."""
+    return own_code.allowed()
+
+
 def _user_method(name: str) -> MethodFunction:
+    if name not in own_code.allowed():
+        raise RecipeError(own_code.refusal(name))
     module_name, _, function_name = name.partition(":")
     # A user's file lies where the command is run, which an installed command does not search by itself.
     if os.getcwd() not in sys.path:

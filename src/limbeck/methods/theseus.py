@@ -38,6 +38,7 @@ class Replacing(nn.Module):
         self.groups = predecessors(teacher, len(self.capture.blocks))
         self.p, self.full_after = p, full_after
         self.seed = torch.initial_seed()
+        self.parts = self.parts_left = 1
         self.register_buffer("step", torch.zeros((), dtype=torch.long))
         if freeze_rest:
             _take_rest(student, teacher)
@@ -51,12 +52,19 @@ class Replacing(nn.Module):
         # by the step alone: processes that train together must draw the same
         generator = torch.Generator().manual_seed((self.seed + int(self.step)) % 2**63)
         drawn = torch.rand(len(self.capture.blocks), generator=generator) < self.chance()
-        self.step += 1
+        self.parts_left -= 1
+        if self.parts_left == 0:
+            self.step += 1
+            self.parts_left = self.parts
         with ExitStack() as swaps:
             for own, successor, group in zip(drawn, self.capture.blocks, self.groups, strict=True):
                 if not own:
                     swaps.enter_context(_standing_in(successor, group))
             return self.capture(batch, wanted)
+
+    def begin_step(self, parts: int) -> None:
+        """Draw the same blocks in the next so many passes, which are parts of one step."""
+        self.parts = self.parts_left = parts
 
     def chance(self) -> float:
         """Return the chance that a successor is drawn: constant, or growing from p to 1."""

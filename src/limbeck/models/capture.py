@@ -16,6 +16,8 @@ from limbeck.models.features import LAYERED, POOLED, Features, Wanted
 from limbeck.models.pooling import Pooling, pool
 from limbeck.protocols import Model
 
+_Select = Callable[[Tensor], Tensor]
+
 
 def model_inputs(model: Model, batch: Mapping[str, Tensor]) -> dict[str, Any]:
     """Select what this model reads of a batch, which also has labels and may come from another family's tokenizer.
@@ -62,25 +64,36 @@ class Capture:
         self._check_layers(wanted)
         mask = batch["attention_mask"].bool()
         store: dict[str, dict[int, Tensor]] = {kind: {} for kind in LAYERED}
+        selects = {kind: self._select(kind, mask) for kind in LAYERED}
+        # A layer that is computed again in the backward pass must compute the same then, when no hook is there.
+        select_later = bool(getattr(self.model, "is_gradient_checkpointing", False))
         with ExitStack() as hooks:
             for kind in LAYERED:
                 for layer in wanted.layers(kind):
-                    hooks.enter_context(self._hook(kind, layer, mask, store[kind]))
+                    select = _all if select_later else selects[kind]
+                    hooks.enter_context(self._hook(kind, layer, store[kind], select))
             # without its head where no logits are wanted: a language model's head costs as much as several blocks
             runs: Any = self.model if wanted.logits or weights else self.model.base_model
             inputs = model_inputs(self.model, batch)
             output = functional_call(runs, dict(weights), (), inputs) if weights else runs(**inputs)
+        if select_later:
+            store = {kind: {at: selects[kind](out) for at, out in found.items()} for kind, found in store.items()}
         logits = logits_of(output) if wanted.logits else None
         return output, Features(mask, logits, **store)
 
-    def _hook(self, kind: str, layer: int, mask: Tensor, store: dict[int, Tensor]) -> Any:
+    def _select(self, kind: str, mask: Tensor) -> _Select:
+        """Return what makes the wanted kind of a module's output."""
         if kind in POOLED:
-            return self._hook_hidden(layer, store, lambda hidden: pool(hidden, mask, cast(Pooling, kind))[0])
-        return self._hook_hidden(layer, store) if kind == "hidden" else self._hook_projection(kind, layer, store)
+            return lambda hidden: pool(hidden, mask, cast(Pooling, kind))[0]
+        return _all if kind == "hidden" else lambda out: projected(self.family, kind, out)
 
-    def _hook_hidden(
-        self, layer: int, store: dict[int, Tensor], select: Callable[[Tensor], Tensor] = lambda hidden: hidden
-    ) -> Any:
+    def _hook(self, kind: str, layer: int, store: dict[int, Tensor], select: _Select) -> Any:
+        if kind == "hidden" or kind in POOLED:
+            return self._hook_hidden(layer, store, select)
+        module = projection(self.family, kind, self.blocks[layer - 1])
+        return module.register_forward_hook(_keep(store, layer, select))
+
+    def _hook_hidden(self, layer: int, store: dict[int, Tensor], select: _Select) -> Any:
         if layer == 0:
 
             def keep_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -93,10 +106,6 @@ class Capture:
             source = self.model.base_model.get_submodule(self.family.final_norm)
         return source.register_forward_hook(_keep(store, layer, select))
 
-    def _hook_projection(self, kind: str, layer: int, store: dict[int, Tensor]) -> Any:
-        module = projection(self.family, kind, self.blocks[layer - 1])
-        return module.register_forward_hook(_keep(store, layer, lambda out: projected(self.family, kind, out)))
-
     def _check_layers(self, wanted: Wanted) -> None:
         depth = len(self.blocks)
         outside = sorted(layer for layer in wanted.layers() if not 0 <= layer <= depth)
@@ -107,7 +116,11 @@ class Capture:
             )
 
 
-def _keep(store: dict[int, Tensor], layer: int, select: Callable[[Tensor], Tensor]) -> Callable[..., None]:
+def _all(output: Tensor) -> Tensor:
+    return output
+
+
+def _keep(store: dict[int, Tensor], layer: int, select: _Select) -> Callable[..., None]:
     def hook(_: nn.Module, __: Any, output: Any) -> None:
         # The first call is the block's own: DeBERTa projects its position embeddings through the same module.
         if layer not in store:

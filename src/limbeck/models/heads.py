@@ -16,6 +16,7 @@ from transformers import (
 from limbeck.errors import ModelError
 from limbeck.models.families import family_of, head_of
 from limbeck.problems import Problem
+from limbeck.tasks.labels import order_option
 from limbeck.tasks.task import Task
 
 PROBLEM_TYPE: dict[Problem, str] = {
@@ -72,6 +73,19 @@ def label_config(task: Task) -> dict[str, Any]:
     }
 
 
+def names_of_labels(source: str | Path, config: Any) -> tuple[str, ...]:
+    """Return the name of each output of a model's head, in order; raise where its config does not number them so."""
+    count = config.num_labels
+    if set(config.id2label) != set(range(count)):
+        seen = ", ".join(map(repr, list(config.id2label)[:8]))
+        raise ModelError(
+            f"{source} has {count} labels, which id2label in its config.json numbers {seen}: they must be counted from "
+            f"0 to {count - 1}, without gaps, or nobody knows which output is which label. Correct id2label and "
+            "label2id in its config.json."
+        )
+    return tuple(str(config.id2label[index]) for index in range(count))
+
+
 def check_head(source: str | Path, config: Any, task: Task) -> None:
     """Raise where a model with this config does not answer what the task asks."""
     if (answers := problem_of(config)) != task.problem:
@@ -87,13 +101,23 @@ def check_labels(source: str | Path, config: Any, task: Task) -> None:
             f"{source} predicts {config.num_labels} labels, but {task.name} has {task.num_labels}: "
             f"it was fine-tuned for another task. Run: limbeck finetune {task.name} --model ..."
         )
-    seen = tuple(config.id2label[index] for index in range(config.num_labels))
-    generic = tuple(f"LABEL_{index}" for index in range(config.num_labels))
-    if seen not in (generic, task.label_names):
+    seen = names_of_labels(source, config)
+    if has_generic_names(config) or seen == task.label_names:
+        return
+    if set(seen) == set(task.label_names) and task.label_order != "fixed":
         raise ModelError(
-            f"{source} predicts the labels {', '.join(seen)}, but {task.name} has {', '.join(task.label_names)} in "
-            f"this order: it was fine-tuned for another task. Run: limbeck finetune {task.name} --model ..."
+            f"{source} numbers the labels {', '.join(seen)} in this order, but {task.name} has them in the order "
+            f"{', '.join(task.label_names)}. State the model's order: {order_option(seen)}"
         )
+    raise ModelError(
+        f"{source} predicts the labels {', '.join(seen)}, but {task.name} has {', '.join(task.label_names)} in "
+        f"this order: it was fine-tuned for another task. Run: limbeck finetune {task.name} --model ..."
+    )
+
+
+def has_generic_names(config: Any) -> bool:
+    """Tell whether a model's labels have the names that transformers gives to those without: LABEL_0, LABEL_1, ..."""
+    return dict(config.id2label) == {index: f"LABEL_{index}" for index in range(config.num_labels)}
 
 
 def no_trained_head(source: str | Path, missing: list[str], task: Task | None) -> ModelError:

@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoTokenizer
 from limbeck._internal import hub
 from limbeck.errors import ModelError, RecipeError
 from limbeck.models.families import family_of
+from limbeck.models.finite import check_finite_weights
 from limbeck.models.heads import (
     check_labels,
     label_config,
@@ -27,6 +28,8 @@ from limbeck.protocols import Model, Tokenizer
 from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.task import Task
 
+# the last two: a config.json whose values have other types than transformers expects
+_NOT_LOADED = (OSError, ValueError, ImportError, StrictDataclassError, SafetensorError, AttributeError, TypeError)
 _PROBE = "It's a probe: tokenizers must agree on Words, numbers (3.14) and naïve accents."
 
 
@@ -123,8 +126,15 @@ def check_same_tokenizer(student: Tokenizer, teacher: Tokenizer) -> None:
 
 
 def load_config(source: str | Path) -> Any:
-    """Load the config of a model, without its weights."""
-    return _load(AutoConfig, resolve(source))
+    """Load the config of a model, without its weights; one that asks for code from the hub is refused."""
+    config = _load(AutoConfig, resolve(source))
+    attention = str(config._attn_implementation or "")
+    if "/" in attention:  # transformers would fetch it from there, and run it
+        raise ModelError(
+            f"The config of {source} asks for attention code from the hub ({attention}), and no code is run. "
+            "Remove attn_implementation from its config.json."
+        )
+    return config
 
 
 def depth_of(source: str | Path) -> int:
@@ -166,6 +176,7 @@ def _load_model(source: str | Path, problem: Problem, **options: Any) -> tuple[A
     model, info = _load(model_class(problem, config), folder, **options)
     if names:
         vars(model).pop("_weight_conversions", None)  # else the model would be saved with the names turned back
+    check_finite_weights(source, model)
     return model, sorted(info["missing_keys"])
 
 
@@ -175,7 +186,16 @@ def _load(loader: Any, source: str, **options: Any) -> Any:
     try:
         # False, not absent: transformers would ask whether to run the code that it finds beside the weights
         return loader.from_pretrained(source, trust_remote_code=False, **options)
-    except (OSError, ValueError, ImportError, StrictDataclassError, SafetensorError) as error:
+    # the last two: a config.json whose values have other types than transformers expects
+    except (
+        OSError,
+        ValueError,
+        ImportError,
+        StrictDataclassError,
+        SafetensorError,
+        AttributeError,
+        TypeError,
+    ) as error:
         if Path(source).is_dir():
             seen = ", ".join(sorted(entry.name for entry in Path(source).iterdir())[:8]) or "nothing"
             raise ModelError(

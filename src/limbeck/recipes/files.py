@@ -8,6 +8,7 @@ of the family ``alignment`` is the recipe ``alignment/rte-cka-kd``.
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,7 +35,7 @@ class RecipeText:
 
 def read_recipe(source: str | Path) -> RecipeText:
     """Read a YAML file, a row of a family file (``my.yaml/row``), or a shipped recipe by name."""
-    name = str(source)
+    name = os.path.expanduser(str(source))
     if Path(name).is_file():
         found = _read(Path(name), name)
         if name not in found:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,10 +12,12 @@ import pydantic
 import yaml
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
+from limbeck._internal import own_code
 from limbeck._internal import yaml as plain_yaml
 from limbeck.errors import RecipeError, shorten
-from limbeck.options import Mistake, OpenBlock, check, schema_of
+from limbeck.options import Mistake, OpenBlock, check, check_options
 from limbeck.recipes.files import RecipeText, read_recipe, set_value
+from limbeck.recipes.method_block import CodePolicy, MethodBlock, check_method
 from limbeck.recipes.stages import (
     BLOCKS,
     check_stage_list,
@@ -29,7 +32,7 @@ from limbeck.recipes.train_block import TrainBlock, check_training, with_default
 # the listing of studies and the reading of a task block would wait for. Both lie below recipes, so there is no cycle.
 
 _MAX_PLACE, _MAX_MESSAGE = 100, 300  # characters, so that one does not hide the others
-Named = Annotated[str, Field(min_length=1)]
+Named = Annotated[str, Field(min_length=1), pydantic.AfterValidator(os.path.expanduser)]  # a model: a folder or a name
 
 
 class _Block(pydantic.BaseModel):
@@ -53,17 +56,23 @@ class TaskBlock(OpenBlock):
 
 
 class TeacherBlock(_Block):
-    """Name the teacher; ``cache`` is ``auto`` (where it saves time), ``off``, or a folder that runs may share."""
+    """Name the teacher; ``cache`` is ``auto`` (where it saves time), ``off``, or a folder that runs may share.
+
+    ``confirmed`` says that the user wants this teacher though its labels have no names, or it knows too little.
+    """
 
     model: Named
     cache: str = "auto"
     cache_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    confirmed: bool = False
 
     @pydantic.field_validator("cache", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
         if value is True or value == "":
             raise ValueError("write auto, off or a folder")
+        if isinstance(value, str):
+            return os.path.expanduser(value)
         return "off" if value is False else value  # YAML reads a plain off as false
 
     @property
@@ -95,12 +104,6 @@ class StudentBlock(_Block):
         if (self.keep is None) != (self.from_ is None):
             raise ValueError("from and keep belong together, e.g. {from: teacher, keep: 'first:6'}.")
         return self
-
-
-class MethodBlock(OpenBlock):
-    """Name a method and its options."""
-
-    name: str
 
 
 class ReportedScore(_Block):
@@ -166,38 +169,61 @@ class Recipe(_Block):
 
 
 def load_recipe(
-    source: str | Path | None = None, overrides: Sequence[str] = (), values: dict[str, Any] | None = None
+    source: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    values: dict[str, Any] | None = None,
+    *,
+    allow_code: bool = False,
 ) -> Recipe:
     """Load a recipe file, a shipped recipe (by name) or ``values``, with ``key=value`` overrides, fully checked.
 
-    Every mistake is reported at once, with the line of the file where there is one.
+    Every mistake is reported at once, with the line of the file where there is one. A method ``module:function`` is
+    imported only where ``overrides`` name it, or with ``allow_code``.
     """
+    return _load(source, overrides, values, "allowed" if allow_code else "refused")
+
+
+def load_without_code(
+    source: str | Path | None = None, overrides: Sequence[str] = (), values: dict[str, Any] | None = None
+) -> Recipe:
+    """Load a recipe for reading: a method that is code of somebody's own is neither imported nor checked."""
+    return _load(source, overrides, values, "unchecked")
+
+
+def _load(
+    source: str | Path | None, overrides: Sequence[str], values: dict[str, Any] | None, code: CodePolicy
+) -> Recipe:
     text = RecipeText("", values or {}) if source is None else read_recipe(source)
     values = copy.deepcopy(text.values)
+    own_code.allow_typed(overrides)
+    if code == "allowed":
+        own_code.allow(own_code.names_in(values))
     _apply_all(overrides, values)
-    recipe, mistakes = check_recipe(values)
+    recipe, mistakes = check_recipe(values, code)
     if recipe is None:
         raise RecipeError(report_mistakes(mistakes, text))
     return recipe
 
 
-def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
+def check_recipe(values: dict[str, Any], code: CodePolicy = "refused") -> tuple[Recipe | None, list[Mistake]]:
     """Return the recipe with every option's default filled in, or all that is wrong with it."""
     from limbeck.methods import find_method
 
+    if code == "allowed":
+        own_code.allow(own_code.names_in(values))
     mistakes = check_stage_list(values)
     if mistakes:
         return None, mistakes
     values = values | {"stages": values.get("stages") or stages_of_method(values.get("method"), find_method)}
     recipes = []
     for number, stage in enumerate(split_stages(values), start=1):
-        recipe, wrong = _check_stage(stage, first=number == 1)
+        recipe, wrong = _check_stage(stage, code, first=number == 1)
         recipes.append(recipe)
         placed = [locate_mistake(mistake, number, values) for mistake in wrong]
         mistakes += [mistake for mistake in placed if mistake not in mistakes]
     last = recipes[-1]
     if last is not None and not mistakes:
-        mistakes = _check_grid(last.grid or {}, values)
+        mistakes = _check_grid(last.grid or {}, values, code)
     if last is None or mistakes:
         return None, mistakes
     if values["stages"]:
@@ -206,14 +232,13 @@ def check_recipe(values: dict[str, Any]) -> tuple[Recipe | None, list[Mistake]]:
     return last, []
 
 
-def _check_stage(values: dict[str, Any], first: bool) -> tuple[Recipe | None, list[Mistake]]:
+def _check_stage(values: dict[str, Any], code: CodePolicy, first: bool) -> tuple[Recipe | None, list[Mistake]]:
     """Check one training; only the first must make a student, later ones go on with it."""
-    from limbeck.methods import find_method
     from limbeck.tasks import find_task
 
     recipe, mistakes = check(Recipe, values)
-    task, wrong_task = _check_options("task", values.get("task"), TaskBlock, find_task)
-    method, wrong_method = _check_options("method", values.get("method"), MethodBlock, find_method)
+    task, wrong_task = check_options("task", values.get("task"), TaskBlock, find_task)
+    method, wrong_method = check_method(values.get("method"), code)
     train, wrong_train = check_training(values.get("train"))
     mistakes += wrong_task + wrong_method + wrong_train
     if recipe is not None and first:
@@ -226,14 +251,14 @@ def _check_stage(values: dict[str, Any], first: bool) -> tuple[Recipe | None, li
     return recipe, []
 
 
-def _check_grid(grid: dict[str, list[Any]], values: dict[str, Any]) -> list[Mistake]:
+def _check_grid(grid: dict[str, list[Any]], values: dict[str, Any], code: CodePolicy) -> list[Mistake]:
     """Find the choices of a grid that are not valid where they go."""
     mistakes = []
     for key, choices in grid.items():
         for choice in choices:
             trial = copy.deepcopy({name: value for name, value in values.items() if name != "grid"})
             set_value(trial, key, choice)
-            wrong = check_recipe(trial)[1]
+            wrong = check_recipe(trial, code)[1]
             mistakes += [Mistake(("grid", key), f"{choice!r}: {mistake.message}") for mistake in wrong]
     return mistakes
 
@@ -246,26 +271,11 @@ def load_task_block(values: dict[str, Any], overrides: Sequence[str] = ()) -> Ta
     for override in overrides:
         apply_override(override, wrapped)
     block, mistakes = check(TaskBlock, wrapped["task"], ("task",))
-    options, wrong = _check_options("task", wrapped["task"], TaskBlock, find_task)
+    options, wrong = check_options("task", wrapped["task"], TaskBlock, find_task)
     if block is None or wrong:
         raise RecipeError(report_mistakes(mistakes + wrong, RecipeText("", {})))
     block.__pydantic_extra__ = options
     return block
-
-
-def _check_options(
-    block: str, given: Any, own: type[OpenBlock], find: Callable[[str], Callable[..., Any]]
-) -> tuple[dict[str, Any], list[Mistake]]:
-    """Return the options of a task or method with their defaults filled in, and what is wrong with them."""
-    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
-        return {}, []  # the block itself is wrong, which has been said
-    try:
-        function = find(given["name"])
-    except RecipeError as error:
-        return {}, [Mistake((block, "name"), str(error))]
-    options = {key: value for key, value in given.items() if key not in own.model_fields}
-    checked, mistakes = check(schema_of(function), options, (block,))
-    return (checked.model_dump(exclude_none=True) if checked else {}), mistakes
 
 
 def _check_teacher(recipe: Recipe) -> list[Mistake]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from limbeck._internal.files import file_name, write_text
-from limbeck.compare.tables import TABLE_SUFFIXES, Table, format_of, render
+from limbeck._internal.spreadsheets import warn_of_guards
+from limbeck.compare.tables import TABLE_SUFFIXES, Table, count_guarded, format_of, render
 from limbeck.report.drawing import ReportFigure, save
 
 
@@ -18,4 +19,5 @@ def write_folder(figures: Sequence[ReportFigure], tables: Sequence[Table], folde
         for ending in TABLE_SUFFIXES:
             files.append(folder / f"{stem}{ending}")
             write_text(files[-1], render(table, format_of(files[-1])))
+    warn_of_guards(count_guarded(tables), f"{folder}/*.csv", "The same tables in Markdown have every text as it is.")
     return files

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from limbeck.runs.files import read_mapping
+from limbeck.errors import RunError
+from limbeck.runs.files import COPY_AGAIN, is_empty, read_mapping
 
 RESULTS = "the results of a run"  # for errors about the file that should hold them
 
@@ -26,6 +27,11 @@ class RunDirectory:
     def environment(self) -> Path:
         """Locate the versions, device and commit that the results may depend on."""
         return self.path / "environment.json"
+
+    @property
+    def data(self) -> Path:
+        """Locate the fingerprint of the rows, labels and teacher that the run was made with."""
+        return self.path / "data.json"
 
     @property
     def history(self) -> Path:
@@ -105,6 +111,13 @@ class RunDirectory:
         numbers = [folder.name.removeprefix("stage-") for folder in self.path.glob("stage-*")]
         return [self.stage(number) for number in sorted(int(number) for number in numbers if number.isdecimal())]
 
+    def holds(self, file: Path) -> bool:
+        """Tell whether a file is a part of this run, if there is one."""
+        files = (self.recipe, self.environment, self.data, self.history, self.results, self.pruned, self.predictions())
+        folders = (self.student, self.checkpoints, self.teacher_cache, self.prepared, self.bad_batch, self.analysis)
+        own = file in (*files, *self.other_predictions().values()) or any(folder in file.parents for folder in folders)
+        return own and self.exists
+
     @property
     def exists(self) -> bool:
         """Tell whether a run has begun here."""
@@ -112,8 +125,36 @@ class RunDirectory:
 
     @property
     def finished(self) -> bool:
-        """Tell whether the run has results."""
-        return self.results.is_file()
+        """Tell whether the run has results, and files that hold something."""
+        return not self.why_unfinished()
+
+    def why_unfinished(self) -> str:
+        """Say what a finished run would have and this one has not; nothing where it is finished.
+
+        A student may be missing, because studies remove those that are not needed.
+        """
+        if not self.results.is_file():
+            return f"it has no {self.results.name} yet"
+        try:
+            read_mapping(self.results, RESULTS)
+            empty = [file for file in (self.recipe, *self._student_files()) if file.is_file() and is_empty(file)]
+        except OSError as error:  # to run it again would write over what may be whole
+            raise RunError(
+                f"{error.filename or self.results} cannot be read: {error.strerror}. Nothing was changed. See to the "
+                "disk or to the rights, then try again."
+            ) from error
+        except RunError as error:
+            return str(error).removesuffix(f". {COPY_AGAIN}")
+        return f"{empty[0]} is empty" if empty else ""
+
+    def _student_files(self) -> list[Path]:
+        files = list(self.student.iterdir()) if self.student.is_dir() else []
+        return sorted(file for file in files if file.suffix in (".json", ".safetensors"))
+
+    @property
+    def was_pruned(self) -> bool:
+        """Tell whether the run was ended because it was not worth finishing."""
+        return self.pruned.is_file() and not is_empty(self.pruned)
 
     def metrics(self) -> dict[str, Any]:
         """Read the results of a finished run."""
@@ -126,6 +167,10 @@ class StudyDirectory:
 
     path: Path
 
+    def holds(self, file: Path) -> bool:
+        """Tell whether a file says what this study is or found, if there is one."""
+        return file in (self.description, self.results) and self.exists
+
     @property
     def exists(self) -> bool:
         """Tell whether a study has begun here."""
@@ -134,7 +179,7 @@ class StudyDirectory:
     @property
     def finished(self) -> bool:
         """Tell whether the study has results."""
-        return self.results.is_file()
+        return self.results.is_file() and not is_empty(self.results)
 
     @property
     def description(self) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 from limbeck.errors import RunError
 from limbeck.runs.directory import RESULTS, RunDirectory
-from limbeck.runs.files import MALFORMED, damaged, read_mapping
+from limbeck.runs.files import COPY_AGAIN, MALFORMED, damaged, read_mapping
 
 _RECIPE = "the recipe of a run"
 
@@ -86,12 +86,14 @@ def read_run(path: Path) -> Run:
 
 def check_finished(run: RunDirectory) -> None:
     """Raise an error where a folder holds no finished run."""
-    if not run.finished:
-        seen = f"it has no {run.results.name} yet" if run.path.is_dir() else "there is no such folder"
-        raise RunError(
-            f"{run.path} is no finished run: {seen}. Name run directories of 'finetune' or 'distill'; an interrupted "
-            "run goes on with --resume."
+    if seen := run.why_unfinished():
+        seen = seen if run.path.is_dir() else "there is no such folder"
+        advice = (
+            COPY_AGAIN
+            if run.results.is_file()
+            else "Name run directories of 'finetune' or 'distill'; an interrupted run goes on with --resume."
         )
+        raise RunError(f"{run.path} is no finished run: {seen}. {advice}")
 
 
 def read_recipe(run: RunDirectory) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from limbeck._internal.progress import muted_messages
 from limbeck.deploy.bench import MeasuredModel, bench
 from limbeck.deploy.export import export
-from limbeck.errors import LimbeckError, MissingExtra
+from limbeck.errors import ExportError, MissingExtra, ModelError
 from limbeck.inference.logits import logits_in_order
 from limbeck.inference.served import EXPORT_FORMS, load_served
 from limbeck.runs.reader import own_task
@@ -45,13 +45,14 @@ def export_forms(
     int8 = EXPORT_FORMS[-1]
     wanted.append((_name(TEACHER_NAME, int8), teacher, int8, f"{TEACHER_NAME}-{int8}"))
     for name, source, form, folder in wanted:
-        shutil.rmtree(output / folder, ignore_errors=True)  # what an interrupted call left may be of another student
+        most = max(_MAX_DROP, _MAX_ROWS / rows)
         try:
             with muted_messages():
-                export(source, form, output / folder, task=task, max_drop=max(_MAX_DROP, _MAX_ROWS / rows))
+                export(source, form, output / folder, task=task, max_drop=most, force=True)
         except MissingExtra as error:
             return found, {"ONNX": str(error)}
-        except LimbeckError as error:  # it would answer otherwise, or the family has no such form
+        except (ExportError, ModelError) as error:  # it would answer otherwise, or the family has no such form
+            shutil.rmtree(output / folder, ignore_errors=True)  # what an interrupted call left is of another student
             logger.warning("%s: %s", name, error)
             refused[name] = str(error)
         else:

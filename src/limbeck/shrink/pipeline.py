@@ -11,11 +11,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from limbeck._internal.files import write_text
+from limbeck._internal.files import remove_leftovers, write_text
 from limbeck._internal.locks import locked
 from limbeck.errors import RunError
 from limbeck.models.loading import load_config
 from limbeck.recipes.recipe import Recipe, load_recipe, load_task_block
+from limbeck.runs.files import MALFORMED, read_mapping
 from limbeck.shrink.budget import Budget
 from limbeck.shrink.forms import export_forms, measure_forms
 from limbeck.shrink.plan import Request, Workspace, epochs_that_fit, measure_epoch_seconds
@@ -56,10 +57,11 @@ def shrink(request: Request, output: Path) -> dict[str, Any]:
         logger.info("%s is finished already.", output)
         return done
     with locked(output):
+        remove_leftovers(output)
         teacher = _make_teacher(request, task, workspace)
         _choose_student(request, task, teacher, budget, workspace)
         runs, failed = _train_students(request, task, teacher, workspace)
-        scores = ModelScores.of(runs)
+        scores = ModelScores.of(runs, {name: task.split("validation")[name][:] for name in task.text_columns})
         method = scores.best(list(runs))
         logger.info("Step 4 of 4: %s is best; its student is exported and measured.", method)
         rows = len(task.split("validation"))
@@ -77,8 +79,12 @@ def _finished(output: Path) -> dict[str, Any] | None:
     """Return the summary, if nothing is left to do; methods that failed are tried again."""
     if not (output / SUMMARY).is_file():
         return None
-    summary: dict[str, Any] = json.loads((output / SUMMARY).read_text(encoding="utf-8"))
-    return None if any("failed" in entry for entry in summary["methods"]) else summary
+    try:
+        summary = read_mapping(output / SUMMARY)
+        return None if any("failed" in entry for entry in summary["methods"]) else summary
+    except (RunError, *MALFORMED) as error:
+        logger.warning("%s: %s It is made again.", output / SUMMARY, error)
+        return None
 
 
 def _seconds(request: Request) -> float:
@@ -140,7 +146,8 @@ def _study(request: Request, task: Task, teacher: str, layers: int, epochs: floa
         {
             "tasks": ["table"],
             "task": request.task_block(),
-            "teacher": {"fine_tuned": teacher, "cache_dtype": "float16"},
+            # confirmed, because step 1 looked at the teacher
+            "teacher": {"fine_tuned": teacher, "cache_dtype": "float16", "confirmed": True},
             "student": {"from": "teacher", "keep": f"first:{layers}"},
             "train": _train_block(request, task, epochs, _STUDENT_RATE),
             "methods": list(TRIED_METHODS),

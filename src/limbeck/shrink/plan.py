@@ -11,11 +11,14 @@ from typing import Any
 
 import torch
 
-from limbeck._internal.files import write_text
-from limbeck._internal.locks import LOCK
+from limbeck._internal.files import expand_home, write_text
+from limbeck._internal.links import refuse_links
+from limbeck._internal.locks import holds_nothing
 from limbeck._internal.progress import muted_messages
 from limbeck.errors import DataError, RunError
+from limbeck.models.loading import resolve
 from limbeck.recipes.recipe import Recipe
+from limbeck.runs.files import read_mapping
 from limbeck.shrink.budget import Budget
 from limbeck.tasks.task import Task
 from limbeck.training.assemble import assemble, load_data
@@ -61,10 +64,20 @@ class Request:
 
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the result, the content of the files included."""
-        files = [self.data] + ([self.dev] if self.dev is not None else [])
-        content = [hashlib.sha256(Path(file).expanduser().read_bytes()).hexdigest()[:16] for file in files]
+        files = [expand_home(self.data)] + ([expand_home(self.dev)] if self.dev is not None else [])
+        content = [_digest(file) for file in (*files, *_model_files(self.model))]
         asked: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # as it is read again: tuples are lists
         return asked | {"content of the files": content}
+
+
+def _model_files(model: str) -> list[Path]:
+    """List what a model computes with, where it is a folder."""
+    folder = expand_home(resolve(model))
+    return sorted(file for file in folder.glob("*") if file.suffix == ".safetensors" or file.name == "config.json")
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 class Workspace:
@@ -73,11 +86,12 @@ class Workspace:
     def __init__(self, folder: Path, request: Request) -> None:
         self.folder, self._file = folder, folder / PLAN
         asked = request.identity()
-        others = [file for file in folder.iterdir() if file.name != LOCK] if folder.is_dir() else []
+        others = folder.is_dir() and not holds_nothing(folder)
         if folder.is_file() or (others and not self._file.is_file()):
             raise RunError(f"{folder} holds something else. Choose another --output.")
+        refuse_links(folder)
         if self._file.is_file():
-            self.plan: dict[str, Any] = json.loads(self._file.read_text(encoding="utf-8"))
+            self.plan: dict[str, Any] = self._read()
             theirs = self.plan["asked"]
             different = [
                 f"{key} ({theirs.get(key)!r} there, {asked[key]!r} now)"
@@ -91,6 +105,17 @@ class Workspace:
                 )
         else:
             self.plan = {"asked": asked}
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            plan = read_mapping(self._file, "the plan of 'limbeck shrink'")
+            if not isinstance(plan.get("asked"), dict):
+                raise RunError(f"{self._file} does not say what was asked for.")
+        except RunError as error:
+            raise RunError(
+                f"{error} Remove the folder {self.folder} to start again, or choose another --output."
+            ) from error
+        return plan
 
     def decide(self, name: str, decision: dict[str, Any]) -> None:
         """Add a decision to the plan, and write the plan."""

@@ -6,6 +6,7 @@ chose is flattered by it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,7 @@ from limbeck.compare.answers import prediction_columns, read_answers
 from limbeck.errors import RunError
 from limbeck.metrics import METRICS
 from limbeck.stats import bootstrap_interval, paired_bootstrap
+from limbeck.tasks.held_out import content_hash, text_key
 from limbeck.training.execute import RunDirectory
 
 _RESAMPLES = 10_000
@@ -31,12 +33,19 @@ class Halves(NamedTuple):
     reported: np.ndarray
 
 
-def halves(labels: Any) -> Halves:
-    """Deal rows sorted by label out in turns, so that both halves have the same share of each class."""
+def halves(labels: Any, texts: Sequence[str]) -> Halves:
+    """Deal texts sorted by label out in turns, so that both halves have the same share of each class.
+
+    Which text is in which half follows from the texts, not from their order, and equal ones are in the same.
+    """
     labels = np.asarray(labels)
     columns = labels.T[::-1] if labels.ndim > 1 else (labels,)  # lexsort goes by its last key first
-    order = np.lexsort(columns)
-    return Halves(np.sort(order[::2]), np.sort(order[1::2]))
+    order = np.lexsort([np.array([content_hash(text) for text in texts], dtype=np.uint64), *columns])
+    sides: dict[str, int] = {}
+    for row in order:
+        sides.setdefault(texts[row], len(sides) % 2)
+    side = np.array([sides[text] for text in texts])
+    return Halves(np.flatnonzero(side == 0), np.flatnonzero(side == 1))
 
 
 @dataclass(frozen=True)
@@ -46,10 +55,11 @@ class ModelScores:
     metric: str
     labels: np.ndarray
     predictions: Mapping[str, np.ndarray]  # by the model's name; one is the teacher's
+    texts: Sequence[str]  # what equal rows share
 
     @classmethod
-    def of(cls, runs: Mapping[str, Path]) -> ModelScores:
-        """Read the predictions of finished runs of one teacher, by their methods."""
+    def of(cls, runs: Mapping[str, Path], validation: Mapping[str, Sequence[str]]) -> ModelScores:
+        """Read the predictions of finished runs of one teacher, by their methods, for these columns of texts."""
         found, labels = {}, None
         for method, run in runs.items():
             file = RunDirectory(run).predictions()
@@ -60,16 +70,17 @@ class ModelScores:
         if labels is None:
             raise RunError("No student was trained to the end, so there is nothing to choose from.")
         metric = RunDirectory(next(iter(runs.values()))).metrics()["metric"]
-        return cls(metric, labels.astype(np.int64) if labels.ndim > 1 else labels, found)
+        texts = [text_key(*row) for row in zip(*validation.values(), strict=True)]
+        return cls(metric, labels.astype(np.int64) if labels.ndim > 1 else labels, found, texts)
 
     def with_predictions(self, others: Mapping[str, Any]) -> ModelScores:
         """Add the predictions of other models, by their names."""
-        return ModelScores(self.metric, self.labels, {**self.predictions, **others})
+        return dataclasses.replace(self, predictions={**self.predictions, **others})
 
     @cached_property
     def halves(self) -> Halves:
         """Return which rows choose, and which are reported."""
-        return halves(self.labels)
+        return halves(self.labels, self.texts)
 
     def best(self, methods: Sequence[str]) -> str:
         """Return the best of these on the rows that choose; of equals, the first."""

@@ -6,7 +6,9 @@ import logging
 from typing import Any
 
 from limbeck.errors import ModelError
+from limbeck.inference.doubts import unnamed_labels
 from limbeck.inference.logits import predict_logits
+from limbeck.metrics import readable_score
 from limbeck.models.loading import load_config, load_fine_tuned, load_tokenizer, longest_input
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.task import Task
@@ -28,7 +30,15 @@ def reason_to_fine_tune(model: str, task: Task) -> str:
         logger.info("%s", error)
         return "which has no trained head for these labels"
     score, majority = _scores(network, load_tokenizer(model), task)
-    return "" if score > majority else "whose head does not know these labels"
+    if score <= majority:
+        return "whose head does not know these labels"
+    if seen := unnamed_labels(model, network.config, task):
+        found, frequent = (readable_score(task.metrics[0], value) for value in (score, majority))
+        logger.warning(
+            "%s Its %s, %s where the most frequent answer has %s, says that they are.",
+            *(seen, task.metrics[0], found, frequent),
+        )
+    return ""
 
 
 def _scores(network: Any, tokenizer: Any, task: Task) -> tuple[float, float]:

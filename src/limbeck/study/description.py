@@ -10,7 +10,8 @@ import copy
 import hashlib
 import itertools
 import json
-from typing import Any, Literal
+import os
+from typing import Annotated, Any, Literal
 
 import pydantic
 import yaml
@@ -20,6 +21,7 @@ from limbeck._internal.files import file_name
 from limbeck.recipes.files import read_recipe, set_value
 from limbeck.recipes.recipe import Recipe
 
+Source = Annotated[str, pydantic.AfterValidator(os.path.expanduser)]  # a folder or a name on the hub
 GridPoint = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
 RECIPE_BLOCKS = {"task", "student", "method", "train", "stages"}  # in which methods and settings may differ
 STUDY_KEYS = ("recipe", "grid", "tasks")  # keys of a method that are no settings of its recipe
@@ -33,12 +35,13 @@ class _Block(pydantic.BaseModel):
 class StudyTeacher(_Block):
     """Name the teacher: ``model`` is fine-tuned for each task; ``fine_tuned`` already is (``runs/bert-{task}``)."""
 
-    model: str | None = None
-    fine_tuned: str | None = None
+    model: Source | None = None
+    fine_tuned: Source | None = None
     train: dict[str, Any] = Field(default_factory=dict)
     seed: NonNegativeInt = 0
     cache: Literal["auto", "off"] = "auto"
     cache_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    confirmed: bool = False  # as in a recipe
 
     @pydantic.field_validator("cache", mode="before")
     @classmethod
@@ -163,7 +166,9 @@ class Study(_Block):
         written = self._recipe_of(task, label)
         values: dict[str, Any] = {key: written[key] for key in ("method", "stages") if key in written}
         values["task"] = self._task_block(task, written.get("task", {}))
-        values["teacher"] = {"model": teacher, "cache": cache, "cache_dtype": self._teacher_of(task).cache_dtype}
+        given = self._teacher_of(task)
+        values["teacher"] = {"model": teacher, "cache": cache, "cache_dtype": given.cache_dtype}
+        values["teacher"]["confirmed"] = given.confirmed
         values["student"] = copy.deepcopy(self.student or written.get("student") or {})
         values["train"] = copy.deepcopy(written.get("train", {}) | self.train)
         values.setdefault("method", {"name": label})
@@ -228,5 +233,7 @@ def short_task(task: str) -> str:
 def run_key(recipe: Recipe) -> str:
     """Return a name for a run's folder: words for people, and a hash of everything that decides the result."""
     values = yaml.safe_load(recipe.model_copy(update={"reported": None, "grid": None}).to_yaml())
+    for block in (values, *values.get("stages", [])):
+        (block.get("teacher") or {}).pop("confirmed", None)  # it decides whether there is a result, not which
     digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
     return file_name(recipe.task.name, recipe.method.name, f"s{recipe.seed}", digest[:10])

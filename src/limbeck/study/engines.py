@@ -1,4 +1,4 @@
-"""Run the jobs of a study: in this process, in local worker processes, or on a Ray cluster.
+"""Run the jobs of a study in this process or in local worker processes; ``ray_engine.py`` has those on a cluster.
 
 An engine takes jobs with ``submit`` and gives back, one at a time, how they ended. What a job does is the same
 everywhere; so is its result, where it has the same number of threads.
@@ -12,12 +12,14 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
-from limbeck.errors import LimbeckError, MissingExtra
+from limbeck._internal import own_code
+from limbeck.errors import Terminated
 from limbeck.study.jobs import Job, JobOutcome, attempt, execute_job
 
 Work = Callable[[Job], None]
@@ -113,8 +115,9 @@ class _Worker:
             context = multiprocessing.get_context("spawn")
             # no daemon, because those may not have the processes that load data
             self.connection, child_end = context.Pipe()
-            self._process = context.Process(target=_work_until_closed, args=(child_end, self._work, os.getpid()))
-            with _environment(_worker_environment(self._number, self._threads)):
+            given = self._work, os.getpid(), own_code.allowed()
+            self._process = context.Process(target=_work_until_closed, args=(child_end, *given))
+            with _environment(_worker_environment(self._number, self._threads)), _ctrl_c_blocked():
                 self._process.start()
             child_end.close()  # else its death would not close the pipe
         self.job = job
@@ -135,72 +138,15 @@ class _Worker:
         return outcome
 
     def stop(self) -> None:
-        if self._process is not None:
+        if self._process is not None and self._process.pid is not None:
             self._process.kill()
             self._process.join()
-            self._process = None
+        self._process = None
 
 
-class Ray:
-    """Run jobs on a Ray cluster, or on a Ray started here. All nodes must see the study's folder at the same path."""
-
-    def __init__(self, address: str = "local", threads: int = 1, work: Work = execute_job) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise MissingExtra("This engine needs Ray: pip install 'limbeck[ray]'.") from error
-        self._ray = ray
-        options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
-        if address == "local":
-            options["include_dashboard"] = False
-        try:
-            ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            raise LimbeckError(f"Ray cannot be reached at {address}: {error}") from error
-        resources = ray.cluster_resources()
-        cpus = resources.get("CPU", 0)
-        if threads > cpus:
-            ray.shutdown()
-            raise LimbeckError(f"--threads is {threads}, but Ray at {address} has {cpus:g} CPUs in all.")
-        gpus = 1 if resources.get("GPU") else 0
-        # limbeck itself decides what is tried again
-        self._remote = ray.remote(num_cpus=threads, num_gpus=gpus, max_retries=0)(_attempt_on_ray)
-        self._threads, self._work = threads, work
-        self._running: dict[Any, Job] = {}
-        self.on_start: Callable[[Job], None] = lambda job: None
-
-    def submit(self, job: Job) -> None:
-        environment = {"env_vars": {"OMP_NUM_THREADS": str(self._threads)}}
-        reference = self._remote.options(runtime_env=environment).remote(self._work, job, os.getcwd(), self._threads)
-        self._running[reference] = job
-        self.on_start(job)
-
-    def next_outcome(self) -> JobOutcome:
-        ready, _ = self._ray.wait(list(self._running), num_returns=1)
-        job = self._running.pop(ready[0])
-        try:
-            outcome: JobOutcome = self._ray.get(ready[0])
-        except self._ray.exceptions.RayError as error:
-            return JobOutcome(job.key, f"Its worker was lost: {str(error).strip().splitlines()[0]}")
-        return outcome
-
-    def close(self) -> None:
-        for reference in self._running:
-            self._ray.cancel(reference, force=True)
-        self._running.clear()
-        self._ray.shutdown()
-
-
-def _attempt_on_ray(work: Work, job: Job, folder: str, threads: int) -> JobOutcome:
-    import torch
-
-    os.chdir(folder)  # where the study was started: its paths may be relative
-    torch.set_num_threads(threads)
-    return attempt(work, job)
-
-
-def _work_until_closed(jobs: Connection, work: Work, parent: int) -> None:
-    """Run the jobs that come until the parent closes its end, or is gone."""
+def _work_until_closed(jobs: Connection, work: Work, parent: int, methods: Iterable[str]) -> None:
+    """Run the jobs that come until the parent closes its end, or is gone; ``methods`` may be imported, as there."""
+    own_code.allow(methods)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and stops its workers
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     while True:
@@ -208,7 +154,10 @@ def _work_until_closed(jobs: Connection, work: Work, parent: int) -> None:
             job = jobs.recv()
         except EOFError:
             return
-        jobs.send(attempt(work, job))
+        try:
+            jobs.send(attempt(work, job))
+        except Terminated:  # this process alone: the job goes on in another
+            os._exit(128 + signal.SIGTERM)
 
 
 def _exit_with_parent(parent: int) -> None:
@@ -216,6 +165,20 @@ def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
     os._exit(1)
+
+
+@contextmanager
+def _ctrl_c_blocked() -> Iterator[None]:
+    """Block Ctrl-C for the processes that are started inside: the parent hears it too, and stops its workers.
+
+    From their first moment on, or one that is loading its modules would show where it was.
+    """
+    resource_tracker.ensure_running()  # which would be started inside, and unblocks it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _worker_environment(number: int, threads: int) -> dict[str, str]:

@@ -18,14 +18,18 @@ from typing import Any, Literal
 from filelock import FileLock
 
 from limbeck._internal.files import write_text
+from limbeck._internal.machine import disk_full
 from limbeck._internal.progress import QUIET
-from limbeck.errors import LimbeckError
+from limbeck.errors import LimbeckError, RunError
 from limbeck.recipes.recipe import load_recipe
 from limbeck.runs.directory import RunDirectory
+from limbeck.runs.files import read_mapping
 from limbeck.runs.reader import read_recipe
 from limbeck.study.search import falls_behind
 from limbeck.training.cache_building import cache_for_runs
 from limbeck.training.execute import execute
+
+logger = logging.getLogger("limbeck")
 
 # What becomes of a student's weights. "needed": a finished run which has lost them is done again.
 WeightsPolicy = Literal["removed", "kept", "needed"]
@@ -73,13 +77,13 @@ class TrainJob(Job):
         return RunDirectory(Path(self.folder))
 
     def finished(self) -> bool:
-        if self.earlier is not None and self.directory.pruned.is_file():
+        if self.earlier is not None and self.directory.was_pruned:
             return True
         return self.directory.finished and not self._student_is_missing()
 
     def run(self) -> None:
         folder, earlier = self.directory.path, self.earlier
-        if self._student_is_missing() or _teacher_has_moved(folder, self.values):
+        if self._student_is_missing() or self._recipe_is_damaged() or _teacher_has_moved(folder, self.values):
             shutil.rmtree(folder)
         stop = partial(falls_behind, earlier) if earlier is not None else None
         execute(load_recipe(values=self.values), folder, resume=True, stop=stop)
@@ -94,6 +98,13 @@ class TrainJob(Job):
 
     def _student_is_missing(self) -> bool:
         return self.weights == "needed" and self.directory.finished and not self.directory.student.is_dir()
+
+    def _recipe_is_damaged(self) -> bool:
+        """Tell whether a run holds no recipe that could be compared with this job's; its key says what it was."""
+        try:
+            return self.directory.recipe.is_file() and not read_recipe(self.directory)
+        except RunError:
+            return True
 
 
 @dataclass(frozen=True)
@@ -134,16 +145,24 @@ class CacheJob(Job):
 
     def _decided(self) -> dict[str, Any]:
         nothing: dict[str, Any] = {"serves": [], "asked": {}}  # older files have no second part
-        return nothing | (json.loads(self.marker.read_text()) if self.marker.is_file() else {})
+        try:
+            return nothing | (read_mapping(self.marker) if self.marker.is_file() else {})
+        except RunError as error:
+            logger.warning("%s It is decided again.", error)
+            return nothing
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """Tell how a job ended: ``error`` is empty, or what went wrong; where ``final``, trying again changes nothing."""
+    """Tell how a job ended: ``error`` is empty, or what went wrong; where ``final``, trying again changes nothing.
+
+    ``halts``: no other job would fare better, as on a full disk.
+    """
 
     key: str
     error: str = ""
     final: bool = False
+    halts: bool = False
 
 
 def execute_job(job: Job) -> None:
@@ -163,6 +182,9 @@ def attempt(work: Callable[[Job], None], job: Job) -> JobOutcome:
         with suppress(OSError):  # the disk may be full, which is then the error
             job.failure.parent.mkdir(parents=True, exist_ok=True)
             write_text(job.failure, f"{job.title}\n\n{''.join(traceback.format_exception(error))}")
+        if disk_full(error):
+            where = f": {error.filename}" if isinstance(error, OSError) and error.filename else ""
+            return JobOutcome(job.key, f"No space left on device{where}", halts=True)
         final = isinstance(error, LimbeckError)
         return JobOutcome(job.key, str(error) if final else f"{type(error).__name__}: {error}", final)
     job.failure.unlink(missing_ok=True)
@@ -190,7 +212,7 @@ def _teacher_has_moved(folder: Path, values: dict[str, Any]) -> bool:
 @contextmanager
 def _logging_to(file: Path) -> Iterator[None]:
     """Write limbeck's messages to a file and draw no bars: many runs share one terminal."""
-    logger, handler = logging.getLogger("limbeck"), logging.FileHandler(file, encoding="utf-8")
+    logger, handler = logging.getLogger("limbeck"), _LogFile(file, encoding="utf-8")
     handlers, level, quiet = logger.handlers, logger.level, os.environ.get(QUIET)
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
@@ -199,7 +221,14 @@ def _logging_to(file: Path) -> Iterator[None]:
         yield
     finally:
         logger.handlers = handlers
-        handler.close()
         logger.setLevel(level)
         if quiet is None:
             del os.environ[QUIET]
+        handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """Raise what keeps a line from being written, as a full disk does; the base class prints a traceback."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        raise  # logging calls this while it handles the error

@@ -11,10 +11,12 @@ from typing import Any
 
 import pydantic
 
+from limbeck._internal import own_code
 from limbeck.compare.significance import MARKS
 from limbeck.errors import LimbeckError, RecipeError, unknown
 from limbeck.options import Mistake, check
 from limbeck.recipes.files import RecipeText, read_yaml, set_value
+from limbeck.recipes.method_block import CodePolicy
 from limbeck.recipes.recipe import apply_override, check_recipe, report_mistakes
 from limbeck.study.description import RECIPE_BLOCKS, STUDY_KEYS, Study
 from limbeck.tasks import find_task
@@ -39,10 +41,11 @@ def list_studies() -> dict[str, str]:
     return listing
 
 
-def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
+def load_study(source: str | Path, overrides: Sequence[str] = (), *, allow_code: bool = False) -> Study:
     """Read a study file or shipped study, with ``key=value`` overrides; raise every mistake in it at once.
 
     ``fsd/small`` is the variant ``small`` of the study ``fsd``: with the changes that it names under ``variants``.
+    A method ``module:function`` is imported only where ``overrides`` name it, or with ``allow_code``.
     """
     file, variant = find_study(str(source))
     values, lines, title = read_yaml(file, "a study is a mapping with tasks, teacher, methods and seeds")
@@ -55,11 +58,12 @@ def load_study(source: str | Path, overrides: Sequence[str] = ()) -> Study:
         )
     for key, value in variants.get(variant, {}).items():
         set_value(values, str(key), value)
+    own_code.allow_typed(overrides)
     for override in overrides:
         apply_override(override, values)
     study, mistakes = check(Study, values)
     if study is not None:
-        mistakes = _check_names(study) or _check_recipes(study)
+        mistakes = _check_names(study) or _check_recipes(study, "allowed" if allow_code else "refused")
     if study is None or mistakes:
         raise RecipeError(report_mistakes(mistakes, text, "study"))
     return study
@@ -134,23 +138,23 @@ def _unknown_task(name: str) -> str:
     return ""
 
 
-def _check_recipes(study: Study) -> list[Mistake]:
+def _check_recipes(study: Study, code: CodePolicy) -> list[Mistake]:
     """Return what is wrong with the recipes that the study stands for, each mistake once."""
     mistakes: dict[Mistake, None] = {}
     for task in study.tasks:
-        for found in _check_task(study, task):
+        for found in _check_task(study, task, code):
             mistakes.setdefault(found)
     return list(mistakes)
 
 
-def _check_task(study: Study, task: str) -> list[Mistake]:
+def _check_task(study: Study, task: str, code: CodePolicy) -> list[Mistake]:
     try:
         teacher = study.teacher_values(task)
     except pydantic.ValidationError as error:
         return [Mistake(("tasks", task), f"teacher: {item['msg']}") for item in error.errors()]
     mistakes = []
     if teacher is not None:
-        mistakes = [_located(mistake, ("teacher",)) for mistake in check_recipe(teacher)[1]]
+        mistakes = [_located(mistake, ("teacher",)) for mistake in check_recipe(teacher, code)[1]]
     for label in study.labels(task):
         where = ("methods", label)
         try:
@@ -166,7 +170,7 @@ def _check_task(study: Study, task: str) -> list[Mistake]:
         choices = {
             key: value if isinstance(value, list) else [value["low"], value["high"]] for key, value in space.items()
         }
-        mistakes += [_located(mistake, where) for mistake in check_recipe(values | {"grid": choices})[1]]
+        mistakes += [_located(mistake, where) for mistake in check_recipe(values | {"grid": choices}, code)[1]]
     return mistakes
 
 

@@ -19,7 +19,9 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from limbeck._internal.files import write_text
+from limbeck._internal.files import make_folder, remove_leftovers, write_text
+from limbeck._internal.links import refuse_links
+from limbeck._internal.locks import LOCK, holds_nothing
 from limbeck.errors import RunError
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.runs.directory import RunDirectory, StudyDirectory
@@ -27,10 +29,10 @@ from limbeck.runs.reader import read_history
 from limbeck.study.description import GridPoint, Study
 from limbeck.study.engines import Engine
 from limbeck.study.jobs import Job, TrainJob, WeightsPolicy
+from limbeck.study.known_data import KnownData
 from limbeck.study.plan import Plan
 from limbeck.study.search import Trial, propose, require_optuna
 
-_LOCK = ".lock"  # all that is left of a study killed at once
 _ATTEMPTS = 2  # of a job that crashes; one that is wrong in itself is not tried again
 _Failures = dict[str, str]  # why a job failed, by its key
 _Entry = dict[str, Any]  # a method on a task in results.json
@@ -205,6 +207,7 @@ class _Scheduler:
         self._attempts: Counter[str] = Counter()
         self._failed: _Failures = {}
         self._entries: dict[Any, _Entry] = {}
+        self._data = KnownData()
 
     def run(self) -> dict[Any, _Entry]:
         """Return the entry of each workflow, by its name."""
@@ -217,12 +220,15 @@ class _Scheduler:
     def _advance(self, name: Any, reply: _Failures | None) -> None:
         """Submit what the workflow asks for next, until there is something to wait for."""
         while True:
+            # what ended meanwhile must be of the data of what was there
+            self._data.check(job for key, job in self._waiting.get(name, {}).items() if key not in self._failed)
             try:
                 jobs = {job.key: job for job in self._workflows[name].send(reply)}  # type: ignore[arg-type]
             except StopIteration as end:
                 self._entries[name] = end.value
                 self._waiting.pop(name, None)
                 return
+            self._data.check(job for key, job in jobs.items() if key not in self._running)
             for key, job in jobs.items():
                 if key not in self._running and key not in self._failed and not job.finished():
                     self._submit(job)
@@ -243,6 +249,11 @@ class _Scheduler:
         outcome = self._engine.next_outcome()
         job = self._running.pop(outcome.key)
         self._attempts[job.key] += 1
+        if outcome.halts:
+            raise RunError(
+                f"{job.title}: {outcome.error}. Nothing finished was lost. Make room. The same command continues "
+                f"{job.study}."
+            )
         self._watcher.ended(job, outcome.error)
         if outcome.error and not outcome.final and self._attempts[job.key] < _ATTEMPTS:
             self._submit(job)
@@ -272,17 +283,19 @@ def _results(plan: Plan, entries: list[_Entry]) -> dict[str, Any]:
 @contextmanager
 def _own(folder: Path, study: Study) -> Iterator[None]:
     """Lock a study's folder, so that one process at a time works on it, and write the study's settings there."""
-    others = [file for file in folder.iterdir() if file.name != _LOCK] if folder.is_dir() else []
+    others = folder.is_dir() and not holds_nothing(folder)
     if folder.is_file() or (others and not StudyDirectory(folder).exists):
         raise RunError(f"{folder} holds other files and is no study. Choose another --output.")
+    refuse_links(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise RunError(f"{folder} cannot be made: {error.strerror}. Choose another --output.") from error
-    lock = FileLock(folder / _LOCK)
+    lock = FileLock(folder / LOCK)
     try:
         with lock.acquire(timeout=0):
             write_text(StudyDirectory(folder).description, study.to_yaml())
+            remove_leftovers(folder)  # which is a study's now
             yield
     except Timeout as error:
         raise RunError(f"Another process is at work on {folder}. Wait for it, or choose another --output.") from error

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from limbeck._internal.console import plain_console
 from limbeck._internal.progress import QUIET
 from limbeck.metrics import readable_score
 from limbeck.runs.directory import StudyDirectory
@@ -47,7 +48,7 @@ class _LineProgress(Watcher):
     def _say(self, line: str) -> None:
         left = self.seconds_left()
         about = f" (about {_duration(left)} left)" if left else ""
-        self._console.print(f"{line}{about}", highlight=False, markup=False, soft_wrap=True)
+        self._console.print(f"{line}{about}", highlight=False, soft_wrap=True)
 
     def seconds_left(self) -> float:
         """Return how long the rest takes if its runs are like those before; teachers and caches are not."""
@@ -79,7 +80,7 @@ class _LiveProgress(_LineProgress):
 @contextmanager
 def watching(total: int) -> Iterator[Watcher]:
     """Give a watcher that shows a study's progress while the block runs."""
-    console = Console(stderr=True)
+    console = plain_console(stderr=True)
     if os.environ.get(QUIET):
         yield Watcher()
     elif console.is_terminal:

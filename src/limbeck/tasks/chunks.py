@@ -7,7 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from limbeck._internal.files import expand_home
 from limbeck.errors import DataError
+from limbeck.tasks.cells import arrow_cells
 from limbeck.tasks.files import (
     Columns,
     check_exists,
@@ -23,7 +25,7 @@ from limbeck.tasks.files import (
 
 def read_chunks(path: str | Path, wanted: Sequence[str], rows: int) -> Iterator[Columns]:
     """Read the ``wanted`` columns of a file, at most ``rows`` rows at a time."""
-    path = Path(path).expanduser()
+    path = expand_home(path)
     kind = file_format(path)
     check_exists(path)
     reader = {"csv": _csv, "tsv": _tsv, "jsonl": _jsonl, "parquet": _parquet}[kind]
@@ -68,7 +70,7 @@ def _of_cells(
 
 
 def _jsonl(path: Path, wanted: Sequence[str], rows: int) -> Iterator[Columns]:
-    lines = jsonl_rows(path)
+    lines = jsonl_rows(path, wanted)
     names: dict[str, Any] = {}
     while chunk := list(islice(lines, rows)):
         if not names:  # what lacks a column later on is one row, which has its own message
@@ -88,7 +90,7 @@ def _parquet(path: Path, wanted: Sequence[str], rows: int) -> Iterator[Columns]:
         with pq.ParquetFile(path) as file:
             picked = pick(path, file.schema_arrow.names, wanted, ())
             for batch in file.iter_batches(rows, columns=picked):
-                values = {name: batch.column(name).to_pylist() for name in picked}
+                values = {name: arrow_cells(batch.column(name), f"{path}, column '{name}'", first) for name in picked}
                 yield Columns(path, "row", range(first, first + len(batch)), values)
                 first += len(batch)
     except (pa.ArrowException, OSError) as error:

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from limbeck._internal.files import expand_home
 from limbeck.errors import DataError
+from limbeck.tasks.cells import arrow_cells, check_encodable, parse_json
 
 _FORMATS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet"}
 
@@ -49,7 +51,7 @@ def file_format(path: str | Path, *, writing: bool = False) -> str:
 
 def read_columns(path: str | Path, wanted: Sequence[str], optional: Sequence[str] = ()) -> Columns:
     """Read the ``wanted`` columns and those of ``optional`` that exist; nothing else is kept."""
-    path = Path(path).expanduser()
+    path = expand_home(path)
     kind = file_format(path)
     check_exists(path)
     reader = {"csv": _read_csv, "tsv": _read_tsv, "jsonl": _read_jsonl, "parquet": _read_parquet}[kind]
@@ -233,7 +235,7 @@ def _read_jsonl(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> C
     numbers: list[int] = []
     names: dict[str, None] = {}
     values: dict[str, list[Any]] = {name: [] for name in (*wanted, *optional)}
-    for number, row in jsonl_rows(path):
+    for number, row in jsonl_rows(path, [*wanted, *optional]):
         names.update(dict.fromkeys(row))
         numbers.append(number)
         for name, column in values.items():
@@ -244,13 +246,13 @@ def _read_jsonl(path: Path, wanted: Sequence[str], optional: Sequence[str]) -> C
     return Columns(path, "line", numbers, {name: values[name] for name in picked})
 
 
-def jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) of each line that is not blank."""
+def jsonl_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) of each line that is not blank; what these names hold can be encoded as UTF-8."""
     for number, line in enumerate(lines(path), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line, f"{path}, line {number}")
         except json.JSONDecodeError as error:
             if number > 1 and not line.endswith("\n"):
                 raise cut_off(path, number, f"it ends with {line[-20:]!r}") from error
@@ -260,6 +262,8 @@ def jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 f"{path}, line {number}: {line.strip()[:40]!r} is not a JSON object. Every line must hold "
                 'one whole object such as {"text": "...", "label": "..."}, without brackets around the file.'
             )
+        if "\\ud" in line.lower():  # an escaped surrogate, which may lack its other half
+            check_encodable([list(row), [row.get(name) for name in names]], f"{path}, line {number}")
         yield number, row
 
 
@@ -273,5 +277,5 @@ def _read_parquet(path: Path, wanted: Sequence[str], optional: Sequence[str]) ->
             table = file.read(columns=picked)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a readable Parquet file ({error}). Write or copy it again.") from error
-    values = {name: table.column(name).to_pylist() for name in picked}
+    values = {name: arrow_cells(table.column(name), f"{path}, column '{name}'") for name in picked}
     return Columns(path, "row", range(1, table.num_rows + 1), values)

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from limbeck._internal import hub
+from limbeck._internal.files import expand_home
 from limbeck.errors import DataError, RecipeError, unknown
 from limbeck.metrics import METRICS
 from limbeck.tasks.files import check_exists, cut_off, tsv_rows, unquoted, width_error
+from limbeck.tasks.submission import HEADER
 from limbeck.tasks.task import Task, make_split
 
 if TYPE_CHECKING:
@@ -183,7 +185,7 @@ class GlueTask(Task):
         elif spec.folder == "MNLI":
             name = "MNLI-mm" if split.endswith("_mismatched") else "MNLI-m"
         rows = [f"{row}\t{cell}\n" for row, cell in zip(encoded["id"], cells, strict=True)]
-        return {f"{name}.tsv": "".join(["index\tprediction\n", *rows])}
+        return {f"{name}.tsv": "".join([f"{HEADER}\n", *rows])}
 
 
 def glue(name: str, *, data_dir: str | None = None) -> Task:
@@ -200,7 +202,7 @@ def glue(name: str, *, data_dir: str | None = None) -> Task:
     if data_dir is None:
         splits = _from_hub(name, spec)
     else:
-        splits, incomplete = _from_folder(name, spec, Path(data_dir).expanduser())
+        splits, incomplete = _from_folder(name, spec, expand_home(data_dir))
     return GlueTask(
         name=f"glue/{name}",
         problem="classification" if spec.label_names else "regression",

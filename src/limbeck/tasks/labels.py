@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
+from limbeck._internal import yaml as plain_yaml
 from limbeck.errors import DataError, RecipeError, unknown
 from limbeck.problems import Problem
 from limbeck.tasks.files import Columns
@@ -55,12 +60,24 @@ def name_index(file: Columns, row: int, name: str, index: Mapping[str, int]) -> 
     return index[name]
 
 
-def learn_labels(file: Columns, columns: tuple[str, ...], problem: Problem | None, separator: str) -> Labels:
-    """Decide the problem (unless given) and the label names from the training file."""
+def learn_labels(
+    file: Columns,
+    columns: tuple[str, ...],
+    problem: Problem | None,
+    separator: str,
+    stated: Sequence[Any] | None = None,
+) -> Labels:
+    """Decide the problem (unless given) and the label names from the training file; ``stated`` is their order."""
     if len(columns) > 1:
+        columns = in_order(columns, stated, file)
         return Labels(columns, "multi_label", columns, separator)
-    problem = problem or _guess(file.values[columns[0]])
+    problem = problem or _guess(file, columns[0])
     if problem == "regression":
+        if stated is not None:
+            raise RecipeError(
+                f"task.labels is {list(stated)}, but the labels of {file.path} are numbers (regression), which have no "
+                "names. Leave it out, or set task.problem=classification."
+            )
         return Labels(columns, problem, (), separator)
     if problem == "classification":
         names = set(_names(file, columns[0]))
@@ -73,16 +90,87 @@ def learn_labels(file: Columns, columns: tuple[str, ...], problem: Problem | Non
         )
     if not names:
         raise DataError(f"{file.path}: no row has any label in column '{columns[0]}'. Check the column.")
-    return Labels(columns, problem, _sorted(names), separator)
+    return Labels(columns, problem, in_order(_sorted(names), stated, file), separator)
 
 
-def _guess(cells: Sequence[Any]) -> Problem:
+def in_order(names: tuple[str, ...], stated: Sequence[Any] | None, file: Columns) -> tuple[str, ...]:
+    """Return the names of a file's labels as ``task.labels`` orders them; it must have each of them once."""
+    if stated is None:
+        return names
+    try:
+        order = tuple(checked_labels(stated))
+    except ValueError as error:
+        raise RecipeError(f"task.labels: {error}") from None
+    missing, extra = _quoted(set(names) - set(order)), _quoted(set(order) - set(names))
+    if missing or extra:
+        seen = [f"it lacks {missing}"] * bool(missing) + [f"{file.path} has no {extra}"] * bool(extra)
+        raise RecipeError(
+            f"task.labels must name every label of {file.path}, in the order in which the model numbers them: "
+            f"{', and '.join(seen)}. Write {order_option(names)} in the order that you mean."
+        )
+    return order
+
+
+def checked_labels(value: Any) -> list[str]:
+    """Check a list of labels' names, numbers as tables name them; a ValueError says what is wrong."""
+    if not isinstance(value, (list, tuple)) or not value:
+        raise ValueError(f"write a list of names such as [negative, positive]; seen: {value!r}.")
+    names = []
+    for item in value:
+        name = None if isinstance(item, bool) or item is None else _name(item)
+        if not name:
+            raise ValueError(
+                f"{item!r} is not a label's name; put names that YAML reads otherwise (yes, no) in quotes."
+            )
+        if name in names:
+            raise ValueError(f"'{name}' is named twice.")
+        names.append(name)
+    return names
+
+
+def order_option(names: Sequence[str]) -> str:
+    """Write the option that states this order of labels, as it can be typed: ``'task.labels=[no_answer, answer]'``."""
+    return shlex.quote(f"task.labels=[{', '.join(map(_yaml_word, names))}]")
+
+
+def _yaml_word(name: str) -> str:
+    """Write a name so that YAML reads it as itself in a list."""
+    try:
+        read = plain_yaml.load(f"[{name}]")
+        plain = checked_labels(read) == [name]
+    except (yaml.YAMLError, ValueError):
+        plain = False
+    return name if plain else json.dumps(name, ensure_ascii=False)
+
+
+def _quoted(names: set[str]) -> str:
+    some = sorted(names)
+    return ", ".join(f"'{name}'" for name in some[:8]) + (", ..." if len(some) > 8 else "")
+
+
+def _guess(file: Columns, column: str) -> Problem:
+    """Take numbers of which some have a fraction as regression, lists as multi-label, all else as classes.
+
+    Where most cells are such numbers, the others (a stray word, nan, inf) are a mistake, and not more classes.
+    """
+    cells = file.values[column]
     if any(isinstance(cell, (list, tuple)) for cell in cells):
         return "multi_label"
-    numbers = [_number(cell) for cell in cells if not _is_missing(cell)]
-    if any(number is None for number in numbers):
+    there = {row: _number(cell) for row, cell in enumerate(cells) if not is_missing(cell)}
+    numbers = [number for number in there.values() if number is not None]
+    if not any(number % 1 for number in numbers):
         return "classification"
-    return "regression" if any(number % 1 for number in numbers if number is not None) else "classification"
+    stray = [row for row, number in there.items() if number is None]
+    if len(stray) >= len(numbers):
+        return "classification"
+    if stray:
+        seen = ", ".join(repr(cells[row]) for row in stray[:5])
+        raise DataError(
+            f"{file.where(*stray[:5])}: {len(stray):,} of {len(cells):,} rows have no finite number in column "
+            f"'{column}' ({seen}), the others have numbers with fractions. To learn numbers, correct or remove those "
+            "rows (and set task.problem=regression); to take every value as a class, set task.problem=classification."
+        )
+    return "regression"
 
 
 def _sorted(names: set[str]) -> tuple[str, ...]:
@@ -114,7 +202,7 @@ def _convert(
     file: Columns, column: str, convert: Callable[[Any], Any], remedy: str, *, empty_is_missing: bool = True
 ) -> list[Any]:
     cells = file.values[column]
-    missing = [row for row, cell in enumerate(cells) if _is_missing(cell) and (empty_is_missing or cell != "")]
+    missing = [row for row, cell in enumerate(cells) if is_missing(cell) and (empty_is_missing or cell != "")]
     if missing:
         raise DataError(
             f"{file.where(*missing[:5])}: {len(missing):,} of {len(cells):,} rows have no label in column "
@@ -129,7 +217,8 @@ def _convert(
     return converted
 
 
-def _is_missing(cell: Any) -> bool:
+def is_missing(cell: Any) -> bool:
+    """Tell whether a cell holds nothing: no text, or what tables with gaps hold instead of a number."""
     if isinstance(cell, str):
         return not cell.strip()
     return cell is None or (isinstance(cell, float) and math.isnan(cell))
@@ -145,7 +234,7 @@ def _name(cell: Any) -> str | None:
 def _number(cell: Any) -> float | None:
     try:
         value = float(cell)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last: a whole number of hundreds of digits
         return None
     return value if math.isfinite(value) else None
 
@@ -165,7 +254,7 @@ def checked_weights(value: Any) -> str | dict[str, float]:
         raise ValueError(f"write none, balanced, or weights by label such as {{spam: 5}}; seen: {value!r}.")
     weights = {}
     for key, weight in value.items():
-        name = None if isinstance(key, bool) or _is_missing(key) else _name(key)
+        name = None if isinstance(key, bool) or is_missing(key) else _name(key)
         if not name:
             raise ValueError(f"{key!r} is not a label's name; put names that YAML reads otherwise (yes, no) in quotes.")
         number = None if isinstance(weight, bool) else _number(weight)

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from limbeck._internal import hub
+from limbeck._internal.files import expand_home
 from limbeck.errors import DataError
 from limbeck.options import Count
+from limbeck.tasks.cells import parse_json
 from limbeck.tasks.files import check_exists
 from limbeck.tasks.spans import SpanTask
 from limbeck.tasks.task import Task, make_split
@@ -36,7 +38,7 @@ _METRICS_2 = (  # which 2.0 has beside those of 1.1
 
 
 def _load(version: Version, data_dir: str | None, **decoding: Any) -> Task:
-    splits = _from_hub(version) if data_dir is None else _from_folder(version, Path(data_dir).expanduser())
+    splits = _from_hub(version) if data_dir is None else _from_folder(version, expand_home(data_dir))
     return SpanTask(
         name=f"squad/{version}",
         problem="span",
@@ -92,7 +94,7 @@ def _from_folder(version: Version, folder: Path) -> dict[str, Dataset]:
 
 def _questions(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = parse_json(path.read_text(encoding="utf-8-sig"), str(path))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DataError(f"{path} is not whole JSON ({error}). Copy or download it again.") from error
     where = "data"
@@ -104,7 +106,7 @@ def _questions(path: Path) -> Iterator[dict[str, Any]]:
                     impossible = question.get("is_impossible", False)
                     answers = [] if impossible else question["answers"]
                     row = {
-                        "question_id": str(question["id"]),
+                        "question_id": _text(str(question["id"])),
                         "question": _text(question["question"]),
                         "context": _text(paragraph["context"]),
                         "answers": [_text(answer["text"]) for answer in answers],
@@ -112,7 +114,7 @@ def _questions(path: Path) -> Iterator[dict[str, Any]]:
                     }
                     _check_starts(f"{path}, {where}", row)
                     yield row
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise DataError(
             f"{path} is not in SQuAD's format: near {where}: {type(error).__name__}, {error}. "
             "Use the official JSON files, or leave out task.data_dir to load them from the hub."
@@ -122,6 +124,7 @@ def _questions(path: Path) -> Iterator[dict[str, Any]]:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a text")
+    value.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
     return value
 
 

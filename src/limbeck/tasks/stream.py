@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from limbeck._internal.files import expand_home
 from limbeck._internal.progress import Steps
 from limbeck.errors import DataError, RecipeError
+from limbeck.tasks.cells import arrow_cells
 from limbeck.tasks.files import check_exists, csv_rows, file_format, jsonl_rows, lines, pick, tsv_table_rows
+from limbeck.tasks.held_out import HASH_RANGE, content_hash, text_key
+from limbeck.tasks.labels import is_missing
 
 _PLAIN = (".txt", ".text", "")
 
@@ -18,16 +22,17 @@ _PLAIN = (".txt", ".text", "")
 class Texts:
     """Iterate over the non-empty texts of a file, which is read anew each time.
 
-    With ``every``, only each ``every``-th text (``held_out``) or only the others.
+    With ``limit``, only the texts whose hash is below it (``held_out``) or only the others: whatever their order, and
+    equal texts are on one side.
     """
 
     path: str
     column: str | None = None
-    every: int = 0
+    limit: int = 0
     held_out: bool = False
 
     def __post_init__(self) -> None:
-        check_exists(Path(self.path).expanduser())
+        check_exists(expand_home(self.path))
         plain = Path(self.path).suffix.lower() in _PLAIN
         if plain and self.column is not None:
             raise RecipeError(
@@ -39,12 +44,27 @@ class Texts:
 
     def size(self) -> int:
         """Return the size of the file in bytes."""
-        return Path(self.path).expanduser().stat().st_size
+        return expand_home(self.path).stat().st_size
 
     def __iter__(self) -> Iterator[str]:
-        for position, text in enumerate(filter(None, map(str.strip, self._all()))):
-            if not self.every or (position % self.every == 0) == self.held_out:
+        for text in filter(None, map(str.strip, self._all())):
+            if not self.limit or (_place(text) < self.limit) == self.held_out:
                 yield text
+
+    def split_off(self, share: float) -> tuple[Texts, Texts]:
+        """Return the texts without about this share of them, and that share: at least one of two different texts."""
+        limit = self._limit(round(share * HASH_RANGE))
+        return replace(self, limit=limit), replace(self, limit=limit, held_out=True)
+
+    def _limit(self, limit: int) -> int:
+        """Move the limit where all of a small file is on one side of it; of a large one, the start is read."""
+        least, most = HASH_RANGE, -1
+        for text in self:
+            place = _place(text)
+            least, most = min(least, place), max(most, place)
+            if least < limit <= most:
+                return limit
+        return least + 1 if least >= limit else max(most, 1)
 
     def advancing(self, steps: Steps) -> Iterator[str]:
         """Yield the texts, and show progress in bytes."""
@@ -53,10 +73,14 @@ class Texts:
             steps.advance(len(text.encode()) + 1)
 
     def _all(self) -> Iterator[str]:
-        path = Path(self.path).expanduser()
+        path = expand_home(self.path)
         if self.column is None:
             return lines(path)
         return _column(path, self.column)
+
+
+def _place(text: str) -> int:
+    return content_hash(text_key(text))
 
 
 def _column(path: Path, name: str) -> Iterator[str]:
@@ -77,11 +101,11 @@ def _column(path: Path, name: str) -> Iterator[str]:
     for where, cell in cells:
         if isinstance(cell, (list, tuple, dict)):
             raise DataError(f"{path}, {where}: column '{name}' holds a {type(cell).__name__}, but text is needed.")
-        yield "" if cell is None else str(cell)
+        yield "" if is_missing(cell) else str(cell)
 
 
 def _jsonl_cells(path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    for number, row in jsonl_rows(path):
+    for number, row in jsonl_rows(path, [name]):
         if name not in row:
             pick(path, list(row), [name], [])
         yield f"line {number}", row[name]
@@ -96,7 +120,7 @@ def _parquet_cells(path: Path, name: str) -> Iterator[tuple[str, Any]]:
         with pq.ParquetFile(path) as file:
             pick(path, file.schema_arrow.names, [name], [])
             for batch in file.iter_batches(batch_size=1_000, columns=[name]):
-                for cell in batch.column(0).to_pylist():
+                for cell in arrow_cells(batch.column(0), f"{path}, column '{name}'", number + 1):
                     number += 1
                     yield f"row {number}", cell
     except (pa.ArrowException, OSError) as error:

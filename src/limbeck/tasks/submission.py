@@ -14,12 +14,17 @@ GLUE_FILES = (
     *("RTE.tsv", "WNLI.tsv", "AX.tsv"),
 )
 ARCHIVE = "submission.zip"
+HEADER = "index\tprediction"
 
 
 def check_folder(folder: Path) -> None:
-    """Raise an error if ``folder`` is a file, before there is anything to write into it."""
+    """Raise an error if ``folder`` is a file or holds data under a name of a submission, before anything is written."""
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"{folder} is a file; --submission must be a folder.")
+    for name in glue_files(folder)[0]:
+        with (folder / name).open("rb") as file:
+            if file.readline().strip() != HEADER.encode():  # AX/AX.tsv is a name of the diagnostic data, too
+                raise RecipeError(f"{folder / name} is no earlier submission. Choose another folder for --submission.")
 
 
 def write_submission(folder: Path, files: Mapping[str, str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,7 +13,8 @@ from limbeck.errors import DataError, RecipeError
 from limbeck.problems import Problem
 from limbeck.tasks.chunks import read_chunks
 from limbeck.tasks.files import Columns, read_columns
-from limbeck.tasks.labels import Labels, checked_weights, learn_labels, weigh
+from limbeck.tasks.held_out import can_stratify, choose_rows, count_repeated, text_key
+from limbeck.tasks.labels import Labels, checked_labels, checked_weights, is_missing, learn_labels, weigh
 from limbeck.tasks.task import Task, make_split
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ logger = logging.getLogger("limbeck")
 
 # checked as a whole, so that a mistake has one message and not one for each form
 ClassWeights = Annotated[Literal["none", "balanced"] | dict[str, float], pydantic.BeforeValidator(checked_weights)]
+LabelList = Annotated[list[str], pydantic.BeforeValidator(checked_labels)]
 
 _HOLD_OUT = 0.1
 _ORDER = ("train", "validation", "test")
@@ -43,6 +44,7 @@ def table(
     label: str | list[str],
     problem: Literal["auto", "classification", "regression", "multi_label"] = "auto",
     separator: str = ",",
+    labels: LabelList | None = None,
     class_weights: ClassWeights = "none",
     seed: int = 0,
 ) -> Task:
@@ -50,37 +52,41 @@ def table(
 
     Args:
         train: the training file; its extension says its format.
-        validation: the validation file; None holds out a seeded, stratified tenth of the training file.
+        validation: the validation file; None holds out a tenth of the training file, by its texts: seeded, stratified.
         test: the test file, with or without labels.
         text: the text column, or two of them for pairs.
         label: the label column; several 0/1 columns make a multi-label task.
-        problem: auto takes lists and several columns as multi_label, numbers with fractions as regression.
+        problem: auto takes lists and several columns as multi_label, numbers with fractions as regression; where most
+            labels are such numbers, one that is none is an error.
         separator: what separates the names in a multi-label cell that is a string.
+        labels: all labels, in the order in which a model without names for them numbers them;
+            None takes the alphabet's (of whole numbers, theirs).
         class_weights: of the loss: none, balanced (rare classes count as much as frequent ones), or weights by label
             such as {spam: 5}, the others 1. Multi-label: of a label that is there.
         seed: of the held-out tenth.
     """
     texts = _names("text", text, at_most=2)
-    labels = _names("label", label)
-    if taken := sorted({"id", "label", *labels} & set(texts)):
+    label_columns = _names("label", label)
+    if taken := sorted({"id", "label", *label_columns} & set(texts)):
         raise RecipeError(
             f"task.text cannot be '{taken[0]}': 'id', 'label' and the label columns have a use of their own. "
             "Rename the text column in the file."
         )
-    if len(labels) > 1 and problem not in ("auto", "multi_label"):
+    if len(label_columns) > 1 and problem not in ("auto", "multi_label"):
         raise RecipeError(f"Several label columns make a multi-label task, but task.problem is '{problem}'.")
     if not separator:
         raise RecipeError("task.separator is empty. Give the character between the names of a multi-label cell.")
-    files = {"train": read_columns(train, [*texts, *labels])}
+    files = {"train": read_columns(train, [*texts, *label_columns])}
     if validation is not None:
-        files["validation"] = read_columns(validation, [*texts, *labels])
+        files["validation"] = read_columns(validation, [*texts, *label_columns])
     if test is not None:
-        files["test"] = read_columns(test, texts, optional=labels)
-    learned = learn_labels(files["train"], labels, None if problem == "auto" else problem, separator)
+        files["test"] = read_columns(test, texts, optional=label_columns)
+    learned = learn_labels(files["train"], label_columns, None if problem == "auto" else problem, separator, labels)
     columns = {name: _columns(file, texts, learned) for name, file in files.items()}
     if validation is None:
         classes = columns["train"]["label"] if learned.problem == "classification" else None
-        columns["train"], columns["validation"] = hold_out(columns["train"], classes, train, seed)
+        keys = [text_key(*row) for row in zip(*(columns["train"][name] for name in texts), strict=True)]
+        columns["train"], columns["validation"] = hold_out(columns["train"], keys, classes, train, seed)
     return Task(
         name="table",
         problem=learned.problem,
@@ -89,6 +95,7 @@ def table(
         metrics=_METRICS[learned.problem],
         splits={name: make_split(name, columns[name]) for name in sorted(columns, key=_ORDER.index)},
         class_weights=weigh(class_weights, learned, columns["train"]["label"]),
+        label_order="learned" if labels is None else "stated",
     )
 
 
@@ -138,7 +145,7 @@ def _texts(file: Columns, names: Sequence[str]) -> dict[str, list[str]]:
             if isinstance(cell, (list, tuple, dict)):
                 kind = type(cell).__name__
                 raise DataError(f"{file.where(row)}: column '{name}' holds a {kind}, but text is needed.")
-        texts[name] = ["" if cell is None else cell if isinstance(cell, str) else str(cell) for cell in cells]
+        texts[name] = ["" if is_missing(cell) else str(cell) for cell in cells]
         empty = [row for row, text in enumerate(texts[name]) if not text.strip()]
         if empty:
             raise DataError(
@@ -149,28 +156,31 @@ def _texts(file: Columns, names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def hold_out(
-    columns: dict[str, list[Any]], labels: list[Any] | None, path: str, seed: int
+    columns: dict[str, list[Any]], texts: Sequence[str], labels: list[int] | None, path: str, seed: int
 ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-    """Split the training rows, by ``labels`` if they are given; both parts keep the file's order and its rows' ids."""
-    from sklearn.model_selection import train_test_split
+    """Split the training rows by their texts, in the same shares of each class if ``labels`` are given.
 
-    rows = len(columns["id"])
+    ``texts`` are what equal rows share. Both parts keep the file's order and its rows' ids.
+    """
+    rows = len(texts)
     if rows < 2:
         raise DataError(f"{path} has {rows} row, too few to hold out some for validation. Give task.validation.")
-    held = max(1, round(_HOLD_OUT * rows))
-    # Stratifying needs two members of each class and room for each class in both parts.
-    counts = Counter(labels or ())
-    if labels and (min(counts.values()) < 2 or min(held, rows - held) < len(counts)):
+    if labels and not can_stratify(texts, _HOLD_OUT, labels):
         labels = None
-    kept, out = train_test_split(range(rows), test_size=held, random_state=seed, stratify=labels)
+    out = choose_rows(texts, _HOLD_OUT, seed, labels)
+    if not out:
+        raise DataError(f"{path}: all {rows:,} rows have the same text, so none can be held out. Give task.validation.")
+    repeated = count_repeated(texts)
     logger.info(
-        "%s: no validation file was given, so %s of %s rows are held out for validation (seed %d, %s).",
+        "%s: no validation file was given, so %s of %s rows are held out for validation (seed %d, %s; "
+        "chosen by their texts, whatever their order%s).",
         path,
-        f"{held:,}",
+        f"{len(out):,}",
         f"{rows:,}",
         seed,
         "stratified by class" if labels else "not stratified",
+        f"; {repeated:,} rows that share a text with others were kept together with them" if repeated else "",
     )
-    kept, out = sorted(kept), sorted(out)
+    kept = sorted(set(range(rows)) - set(out))
     pick = [{name: [column[row] for row in part] for name, column in columns.items()} for part in (kept, out)]
     return pick[0], pick[1]

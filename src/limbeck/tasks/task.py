@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Logits = np.ndarray | list[np.ndarray]  # (N, labels), or for each of N examples (tokens, labels)
 
+# Who decides how labels are numbered: the task, the names in the training file, or the user (task.labels).
+LabelOrder = Literal["fixed", "learned", "stated"]
+
 _SAMPLE = 10_000  # how many texts are measured to know their lengths
 _KEPT_WHOLE = 99  # percent of the training texts that the chosen length does not cut
 
@@ -52,6 +55,7 @@ class Task:
     splits: Mapping[str, Any]  # a Dataset each, or a stream of texts
     dev_splits: tuple[str, ...] = field(default=("validation",), kw_only=True)  # scored after training
     class_weights: tuple[float, ...] | None = field(default=None, kw_only=True)  # of the task loss, by class
+    label_order: LabelOrder = field(default="fixed", kw_only=True)
 
     @property
     def num_labels(self) -> int:

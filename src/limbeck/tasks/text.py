@@ -14,7 +14,7 @@ from limbeck.tasks.task import Encoding, Task
 if TYPE_CHECKING:
     from limbeck.tasks.packing import Blocks
 
-_HELD_OUT = 100  # without a validation file, every 100th text is kept for it, starting with the first
+_HELD_OUT = 0.01  # of the texts, kept for validation where no file is given for it
 _BLOCK = 128  # tokens, unless task.max_length says otherwise
 
 
@@ -23,20 +23,20 @@ def text(*, train: str, validation: str | None = None, text: str | None = None, 
 
     Args:
         train: a file with one text a line, or a CSV, TSV, JSONL or Parquet file with a text column.
-        validation: a file of the same kind; None keeps every 100th text of the training file for it.
+        validation: a file of the same kind; None keeps a hundredth of the training texts, by their content.
         text: the name of the text column; None for plain text.
         mask: the share of tokens that an encoder must predict; decoders predict each next token.
     """
     if validation is not None:
         splits = {"train": Texts(train, text), "validation": Texts(validation, text)}
     else:
-        splits = {
-            "train": Texts(train, text, every=_HELD_OUT, held_out=False),
-            "validation": Texts(train, text, every=_HELD_OUT, held_out=True),
-        }
+        kept, held_out = Texts(train, text).split_off(_HELD_OUT)
+        splits = {"train": kept, "validation": held_out}
     for name, texts in splits.items():
         if next(iter(texts), None) is None:
-            hint = " Give task.validation, or add texts." if validation is None else ""
+            hint = (
+                " Equal texts are on one side: give task.validation, or add other texts." if validation is None else ""
+            )
             raise DataError(f"{texts.path} has no text for the split '{name}'.{hint}")
     return TextTask("text", "language_model", ("text",), (), ("loss",), splits, mask)
 

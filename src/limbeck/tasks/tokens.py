@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from limbeck._internal.files import expand_home
 from limbeck.errors import DataError, RecipeError
 from limbeck.metrics import METRICS, entity_scores
 from limbeck.problems import IGNORED
 from limbeck.tasks.encode import encode_rows
 from limbeck.tasks.files import Columns, check_exists, cut_off, lines, read_columns
-from limbeck.tasks.labels import name_index
-from limbeck.tasks.table import hold_out
+from limbeck.tasks.held_out import text_key
+from limbeck.tasks.labels import in_order, name_index
+from limbeck.tasks.table import LabelList, hold_out
 from limbeck.tasks.task import Task, make_split
 
 if TYPE_CHECKING:
@@ -35,28 +37,32 @@ def tokens(
     test: str | None = None,
     words: str = "tokens",
     tags: str = "tags",
+    labels: LabelList | None = None,
     seed: int = 0,
 ) -> Task:
     """Load tags of words (NER and the like): CoNLL files, or JSONL and Parquet with lists of words and tags.
 
     Args:
         train: the training file. CoNLL: a line per word, the word first, its tag last; a blank line ends a sentence.
-        validation: the validation file; None holds out a seeded tenth of the training sentences.
+        validation: the validation file; None holds out a tenth of the training sentences, by their words and the seed.
         test: the test file, with or without tags.
         words: in JSONL and Parquet, the column with each sentence's list of words.
         tags: in JSONL and Parquet, the column with the list of their tags.
+        labels: all tags, in the order in which a model without names for them numbers them;
+            None takes 'O' first, then by type.
         seed: of the held-out tenth.
     """
     given = {"train": train, "validation": validation, "test": test}
     files = {
-        split: _read(Path(path).expanduser(), words, tags, needed=split != "test")
+        split: _read(expand_home(path), words, tags, needed=split != "test")
         for split, path in given.items()
         if path is not None
     }
-    names = _tag_names(files["train"])
+    names = in_order(_tag_names(files["train"]), labels, files["train"])
     columns = {split: _columns(file, names) for split, file in files.items()}
     if validation is None:
-        columns["train"], columns["validation"] = hold_out(columns["train"], None, train, seed)
+        keys = [text_key(" ".join(sentence)) for sentence in columns["train"]["words"]]
+        columns["train"], columns["validation"] = hold_out(columns["train"], keys, None, train, seed)
     of_entities = _OUTSIDE in names and all(name == _OUTSIDE or _is_part(name) for name in names)
     return TokenTask(
         name="tokens",
@@ -67,6 +73,7 @@ def tokens(
         if of_entities
         else ("token_accuracy", "macro_f1"),
         splits={name: make_split(name, columns[name]) for name in ("train", "validation", "test") if name in columns},
+        label_order="learned" if labels is None else "stated",
     )
 
 
@@ -210,7 +217,7 @@ def _read(path: Path, words: str, tags: str, *, needed: bool) -> Columns:
             raise DataError(
                 f"{file.where(row)}: {len(cells[0])} words have {len(cells[1])} tags. Each word needs a tag of its own."
             )
-        if any(item is None or item == "" for cell in cells for item in cell):
+        if any(item == "" or item != item or item is None for cell in cells for item in cell):
             raise DataError(f"{file.where(row)}: a word or a tag is empty. Fill it in or remove the row.")
     texts = {name: [[str(item) for item in cell] for cell in column] for name, column in values.items()}
     return Columns(file.path, file.unit, file.numbers, texts)

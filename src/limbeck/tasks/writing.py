@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from limbeck._internal.files import replacing
+from limbeck._internal.machine import out_of_memory
+from limbeck._internal.spreadsheets import CsvWriter, warn_of_guards
 from limbeck.errors import DataError
 from limbeck.tasks.files import file_format
 
 Append = Callable[[Mapping[str, Any]], None]  # takes columns of equal length
 
 
-def write_table(path: str | Path, columns: Mapping[str, Any]) -> None:
+def write_table(path: str | Path, columns: Mapping[str, Any], *, raw_csv: bool = False) -> None:
     """Write CSV, JSONL or Parquet by extension. The file appears complete or not at all."""
-    with table_writer(path) as append:
+    with table_writer(path, raw_csv=raw_csv) as append:
         append(columns)
 
 
 @contextmanager
-def table_writer(path: str | Path) -> Iterator[Append]:
-    """Give a function that appends rows to the same kinds of file; every call has the same columns."""
+def table_writer(path: str | Path, *, overwrite: bool = True, raw_csv: bool = False) -> Iterator[Append]:
+    """Give a function that appends rows to the same kinds of file; every call has the same columns.
+
+    Without ``overwrite``, a file that appears meanwhile is left alone, and the rows are kept beside it. Texts in CSV
+    that a spreadsheet would take for formulas get an apostrophe before them, unless ``raw_csv``.
+    """
     path = Path(path)
-    writer = {"csv": _csv, "jsonl": _jsonl, "parquet": _parquet}[file_format(path, writing=True)]
+    writers: dict[str, Callable[[Path], AbstractContextManager[Append]]] = {
+        "csv": partial(_csv, path, raw_csv),
+        "jsonl": _jsonl,
+        "parquet": _parquet,
+    }
+    writer = writers[file_format(path, writing=True)]
 
     def append_plain(columns: Mapping[str, Any]) -> None:
         plain = {  # numpy's scalars are neither JSON nor what a reader of a CSV expects
@@ -37,23 +48,27 @@ def table_writer(path: str | Path) -> Iterator[Append]:
         append(plain)
 
     try:
-        with replacing(path) as temporary, writer(temporary) as append:
+        with replacing(path, overwrite=overwrite) as temporary, writer(temporary) as append:
             yield append_plain
     except OSError as error:
+        if out_of_memory(error):
+            raise
         raise DataError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 @contextmanager
-def _csv(path: Path) -> Iterator[Append]:
+def _csv(shown: Path, raw: bool, path: Path) -> Iterator[Append]:
+    """Write to ``path``, which will be ``shown``."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
+        writer = CsvWriter(file, raw)
 
         def append(columns: Mapping[str, Any]) -> None:
             if file.tell() == 0:
-                writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
+                writer.write([columns])
+            writer.write(zip(*columns.values(), strict=True))
 
         yield append
+    warn_of_guards(writer.guarded, shown, "--raw-csv (raw_csv=True in Python) writes every text as it is.")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from limbeck.errors import CacheError, ModelError, RecipeError
 from limbeck.methods import find_method
 from limbeck.models.families import blocks_of, family_of
 from limbeck.models.features import Needs
-from limbeck.models.heads import label_config
+from limbeck.models.heads import has_generic_names, label_config
 from limbeck.models.loading import (
     check_same_tokenizer,
     checked_length,
@@ -32,6 +32,7 @@ from limbeck.recipes.recipe import Recipe
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
 from limbeck.tasks.encode import Collator
+from limbeck.tasks.held_out import choose_rows
 from limbeck.tasks.task import Encoding, Task
 
 logger = logging.getLogger("limbeck")
@@ -87,6 +88,7 @@ def assemble(recipe: Recipe) -> Parts:
     teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
     tokenizer = _tokenizer(recipe)
     student = _student(recipe, task, teacher, tokenizer)
+    _name_labels(student, task)
     method, distiller = _distiller(recipe, task, student, teacher, no_head)
     length, reason = _max_length(recipe, task, tokenizer, student, teacher)
     return Parts(task, tokenizer, student, teacher, method, distiller, length, reason)
@@ -120,6 +122,7 @@ def _distiller(
     function = find_method(recipe.method.name)
     pair = Pair.of(student, teacher, task.problem, task.class_weights)
     method = Method.of(function(pair, **recipe.method.options))
+    _check_gradient_checkpointing(recipe, method, student)
     distiller = Distiller.of(method, student, teacher, _micro_batch_size(recipe, method))
     if no_head is not None and distiller.needs.teacher.logits:
         raise no_head
@@ -144,6 +147,22 @@ def _micro_batch_size(recipe: Recipe, method: Method) -> int | None:
             "Leave train.relation_batch out."
         )
     return size
+
+
+def _check_gradient_checkpointing(recipe: Recipe, method: Method, student: Model) -> None:
+    """Raise where a student's layers cannot be computed a second time as they were the first."""
+    if not recipe.train.options.get("gradient_checkpointing"):
+        return
+    if method.make_teacher is not None or method.run_student is not None:
+        raise RecipeError(
+            f"{recipe.method.name} changes its models in every pass, so layers computed again would be others. "
+            "Leave train.gradient_checkpointing out."
+        )
+    if not getattr(student, "supports_gradient_checkpointing", False):
+        raise RecipeError(
+            f"{student.config.model_type} models have no gradient checkpointing. Leave train.gradient_checkpointing "
+            "out; train.relation_batch saves memory too."
+        )
 
 
 def _why_not_cached(task: Task, method: Method) -> str:
@@ -180,14 +199,26 @@ def hand_over_held_out(parts: Parts, data: Data) -> None:
 
 
 def _hold_out(train: Any, share: float, recipe: Recipe) -> dict[str, Any]:
-    """Split off a seeded share of the training data; the validation data are never touched."""
+    """Split off a seeded share of the training data, equal ones together; the validation data are never touched."""
     if isinstance(train, torch.utils.data.IterableDataset):
         raise RecipeError(f"{recipe.method.name} holds out examples, which a stream of text does not allow.")
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(recipe.seed)).tolist()
-    held = max(1, round(share * len(train)))
-    if held >= len(train):
-        raise RecipeError(f"{recipe.method.name} would hold out all {len(train)} training examples. Give it more data.")
-    return {"train": train.select(sorted(order[held:])), HELD_OUT: train.select(sorted(order[:held]))}
+    held = choose_rows(_contents(train), share, recipe.seed)
+    if not 0 < len(held) < len(train):
+        raise RecipeError(
+            f"{recipe.method.name} would hold out all or none of the {len(train)} training examples, which are too few "
+            "or all equal. Give it more data."
+        )
+    kept = sorted(set(range(len(train))) - set(held))
+    return {"train": train.select(kept), HELD_OUT: train.select(held)}
+
+
+def _contents(train: Any) -> list[str]:
+    """Return what equal examples share, the windows over one text together: a quiz must not ask what was taught."""
+    owners = train["example"][:] if "example" in train.column_names else range(len(train))
+    tokens: dict[int, list[str]] = {}
+    for owner, ids in zip(owners, train["input_ids"][:], strict=True):
+        tokens.setdefault(owner, []).append(" ".join(map(str, ids)))
+    return ["\n".join(tokens[owner]) for owner in owners]
 
 
 def _tokenizer(recipe: Recipe) -> Tokenizer:
@@ -215,6 +246,13 @@ def _student(recipe: Recipe, task: Task, teacher: Model | None, tokenizer: Token
         return from_config(spec.config, teacher.config if teacher is not None else None, task.problem, **inherited)
     source: Any = teacher if spec.from_ == "teacher" else load_for_training(spec.from_ or "", task, tokenizer)
     return keep_layers(source, layers_to_keep(spec.keep or "", len(blocks_of(source))))
+
+
+def _name_labels(student: Any, task: Task) -> None:
+    """Give a student of a teacher without names for its labels those that the task has for them."""
+    if task.label_names and has_generic_names(student.config):
+        for name, value in label_config(task).items():
+            setattr(student.config, name, value)
 
 
 def _max_length(

@@ -15,6 +15,7 @@ from limbeck.models.features import Wanted
 from limbeck.recipes.recipe import Recipe
 from limbeck.training.assemble import assemble, load_data
 from limbeck.training.cache_policy import fingerprint_of, pays, teacher_passes
+from limbeck.training.teacher_outputs import examine_teacher
 
 
 def build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
@@ -42,13 +43,14 @@ def _build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
                 f"One cache is for one teacher and one data set, but {recipe.method.name} on {recipe.task.name} has "
                 "another teacher, other data or another cache_dtype than those before it. Cache it into another folder."
             )
-        first = first or (parts, data)
+        first = first or (recipe, parts, data)
         wanted = wanted | parts.needs.teacher
     if first is None:
         raise CacheError("Nothing to cache: these methods ask nothing of a teacher.")
-    parts, data = first
+    first_recipe, parts, data = first
     made_for, dtype = found[0]
     cache = FeatureCache(folder, data.splits["train"], made_for, dtype)
+    examine_teacher(first_recipe, parts, data, _device(), warn_only=True)
     cache.fill(LiveTeacher(parts.require_teacher()), data.collate, data.batch_size, wanted, _device())
     return wanted, cache.estimate(parts.require_teacher(), wanted)
 
@@ -81,6 +83,7 @@ def cache_for_runs(recipes: Mapping[str, tuple[Recipe, int]], folder: Path) -> l
         return []
     stage, parts, data, made_for = first
     assert stage.teacher is not None
+    examine_teacher(stage, parts, data, _device())  # whom no run would learn from is not run on the training data
     cache = FeatureCache(folder, data.splits["train"], made_for, stage.teacher.cache_dtype)
     cache.fill(LiveTeacher(parts.require_teacher()), data.collate, data.batch_size, wanted, _device())
     return served

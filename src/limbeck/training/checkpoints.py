@@ -1,14 +1,12 @@
-"""Save and restore trainings without pickle; find the newest whole checkpoint, and never load a damaged one."""
+"""Save and restore trainings without pickle."""
 
 from __future__ import annotations
 
-import json
-import logging
 import random
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,14 +20,14 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from transformers.trainer_callback import TrainerCallback
 
+from limbeck._internal.files import make_folder
+from limbeck._internal.machine import disk_full
 from limbeck._internal.processes import process_count, rank
 from limbeck._internal.tensors import load_state, load_tensors, save_state, save_tensors
 from limbeck.errors import RunError
+from limbeck.training.checkpoint_folders import MODEL, STATE, TRAINING, RotateCheckpoints
 
-logger = logging.getLogger("limbeck")
-
-_MODEL, _TRAINING, _SCALER = "model.safetensors", "training.safetensors", "scaler.safetensors"
-_STATE = "trainer_state.json"  # as Trainer calls it
+_SCALER = "scaler.safetensors"
 _WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
@@ -38,7 +36,8 @@ class SafeCheckpoints(transformers.Trainer):
 
     Everything that a checkpoint holds is written in ``save_model``, which Trainer calls first when it saves one; what
     it would pickle beside it is switched off by ``save_only_model``. ``train`` and a callback restore it; Trainer is
-    shown a folder with its own state alone, so that it finds no pickle that somebody put into a checkpoint.
+    shown a folder with its own state alone, so that it finds no pickle that somebody put into a checkpoint. Another
+    callback removes older checkpoints, because Trainer does not wait until the newer one is on the disk.
 
     Private methods of Trainer that are overridden here, because no public hook stands for them:
 
@@ -46,12 +45,15 @@ class SafeCheckpoints(transformers.Trainer):
     - ``_load_best_model``: Trainer's own knows no weights that are tied across a distiller, and warns about them; under
       FSDP it looks for files of its own.
 
-    Beside them ``DistillTrainer`` sets ``args._n_gpu``, for which there is no public setting.
+    Beside them ``DistillTrainer`` overrides ``_run_epoch``, for a training that is resumed after its last step, and
+    sets ``args._n_gpu``, for which there is no public setting.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.args.save_only_model = True
+        self.add_callback(RotateCheckpoints(Path(self.args.output_dir), self.args.save_total_limit))
+        self.args.save_total_limit = None
 
     def train(self, resume_from_checkpoint: Any = None, **options: Any) -> Any:
         """Train, from a checkpoint where one is given."""
@@ -61,29 +63,37 @@ class SafeCheckpoints(transformers.Trainer):
         self._load_weights(checkpoint)  # before FSDP divides what has now its shape
         self.add_callback(_Restore(self, checkpoint))
         with tempfile.TemporaryDirectory() as state_alone:
-            shutil.copy(checkpoint / _STATE, state_alone)
+            shutil.copy(checkpoint / STATE, state_alone)
             return super().train(state_alone, **options)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save a checkpoint: student and objective in one file, optimiser, schedule and random numbers in others."""
         folder = Path(output_dir or self.args.output_dir or ".")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if self.is_fsdp_enabled:  # every process takes part
             weights = self.accelerator.get_state_dict(self.model)
             optimizer = get_optimizer_state_dict(self.model, self.optimizer.optimizer, options=_WHOLE)
         else:
             weights, optimizer = self.model.state_dict(), self.optimizer.state_dict()
-        if self.args.should_save:
-            save_tensors(folder / _MODEL, _without_tied(weights))
-            state = {"step": self.state.global_step, "optimizer": optimizer}
-            save_state(folder / _TRAINING, state | {"scheduler": self.lr_scheduler.state_dict()})
-            if (scaler := getattr(self.accelerator, "scaler", None)) is not None:
-                save_state(folder / _SCALER, scaler.state_dict())
-        save_random_state(folder)
+        try:
+            if self.args.should_save:
+                self._save_training(folder, weights, optimizer)
+            save_random_state(folder)
+        except Exception as error:
+            if disk_full(error):  # half a checkpoint is worth nothing, and the room may be needed
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _save_training(self, folder: Path, weights: dict[str, Any], optimizer: Any) -> None:
+        save_tensors(folder / MODEL, _without_tied(weights))
+        state = {"step": self.state.global_step, "optimizer": optimizer}
+        save_state(folder / TRAINING, state | {"scheduler": self.lr_scheduler.state_dict()})
+        if (scaler := getattr(self.accelerator, "scaler", None)) is not None:
+            save_state(folder / _SCALER, scaler.state_dict())
 
     def restore(self, checkpoint: Path) -> None:
         """Load optimiser, schedule and scaler of a checkpoint."""
-        state = load_state(checkpoint / _TRAINING)
+        state = load_state(checkpoint / TRAINING)
         if self.is_fsdp_enabled:
             set_optimizer_state_dict(self.model, self.optimizer.optimizer, state["optimizer"], options=_WHOLE)
         else:
@@ -97,10 +107,11 @@ class SafeCheckpoints(transformers.Trainer):
 
     def _load_best_model(self) -> None:
         if self.state.best_model_checkpoint is not None:
-            self._load_weights(Path(self.state.best_model_checkpoint))
+            # by its name: the run may have been moved since
+            self._load_weights(Path(self.args.output_dir or ".") / Path(self.state.best_model_checkpoint).name)
 
     def _load_weights(self, checkpoint: Path) -> None:
-        weights, _ = load_tensors(checkpoint / _MODEL)
+        weights, _ = load_tensors(checkpoint / MODEL)
         divided = isinstance(self.model, FSDPModule | FullyShardedDataParallel)
         if divided:
             set_model_state_dict(self.model, dict(weights), options=_WHOLE)
@@ -167,52 +178,3 @@ def _load_into(model: Any, weights: dict[str, Any]) -> None:
     tied = set(model.state_dict()) - set(_without_tied(model.state_dict()))
     if unexpected or set(missing) - tied:
         raise RunError(f"A checkpoint is of another model: {', '.join([*unexpected, *missing][:3])}.")
-
-
-class Checkpoints(NamedTuple):
-    """Name the newest whole checkpoint of a folder, and what is wrong with those that are newer."""
-
-    newest: Path | None
-    damaged: dict[Path, str]
-
-    def remove_damaged(self) -> None:
-        """Remove the checkpoints that cannot be used, with a warning for each."""
-        for folder, seen in self.damaged.items():
-            logger.warning("%s is left out: %s", folder, seen)
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def last_checkpoint(folder: Path) -> Path | None:
-    """Find the newest whole checkpoint."""
-    return inspect_checkpoints(folder).newest
-
-
-def inspect_checkpoints(folder: Path) -> Checkpoints:
-    """Look for the newest whole checkpoint; incomplete ones, left by a killed process, are named beside it.
-
-    Trainer writes ``trainer_state.json`` after everything else and deletes older checkpoints only then.
-    """
-    damaged: dict[Path, str] = {}
-    for checkpoint in sorted(folder.glob("checkpoint-*"), key=_step_of, reverse=True):
-        if not (seen := _what_is_wrong(checkpoint)):
-            return Checkpoints(checkpoint, damaged)
-        damaged[checkpoint] = seen
-    return Checkpoints(None, damaged)
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rpartition("-")[2])
-
-
-def _what_is_wrong(checkpoint: Path) -> str:
-    try:
-        state = json.loads((checkpoint / _STATE).read_text())
-        for name in {_MODEL} | {file.name for file in checkpoint.glob("*.safetensors")} - {_TRAINING}:
-            load_tensors(checkpoint / name)
-        if load_state(checkpoint / _TRAINING)["step"] != state["global_step"]:
-            return "its files are of different steps."
-    except OSError:
-        return "it is incomplete."
-    except (ValueError, KeyError, RunError) as error:
-        return str(error)
-    return ""

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from limbeck._internal.locks import locked
 from limbeck._internal.processes import join_processes, on_rank_zero
+from limbeck.errors import LimbeckError
 from limbeck.recipes.recipe import Recipe, StudentBlock
 from limbeck.runs.directory import RunDirectory
 from limbeck.training.assemble import check_stages_fit
+from limbeck.training.data_record import check_not_changed, data_named_by
 from limbeck.training.output import check_output, create_run
 from limbeck.training.session import TrainingSession
 from limbeck.training.trainer import Stop
@@ -40,8 +42,11 @@ def execute(
         if not run.finished:
             on_rank_zero(lambda: held.enter_context(locked(run.path)))
         if run.finished:  # before, or by another process just now
+            on_rank_zero(lambda: _check_finished(run, recipe.split()[-1]))
             logger.info("%s is finished already.", run.path)
         else:
+            if run.results.is_file():
+                logger.warning("%s was finished, but %s. It is trained again.", run.path, run.why_unfinished())
             _run_stages(recipe, run, show_data, stop)
     return run
 
@@ -57,9 +62,23 @@ def _run_stages(recipe: Recipe, run: RunDirectory, show_data: bool, stop: Stop |
             logger.info("Stage %d of %d: %s on %s.", number, len(stages), stage.method.name, stage.task.name)
         last = number == len(stages)
         directory = run if last else run.stage(number)
-        if not directory.finished:
+        if directory.finished:
+            on_rank_zero(lambda at=directory, done=stage: _check_finished(at, done))  # type: ignore[misc]
+        else:
             stage = stage.model_copy(update={"student": student})
             session = TrainingSession(stage, directory, recipe if last else stage, stop if last else None)
             session.describe(show_data and (number == 1 or stage.task != stages[number - 2].task))
             session.run()
         student = StudentBlock(model=str(directory.path))
+
+
+def _check_finished(run: RunDirectory, stage: Recipe) -> None:
+    """Raise where the data or the teacher changed since a stage was finished."""
+    if not run.data.is_file():
+        return
+    try:
+        now = data_named_by(stage)
+    except LimbeckError as error:
+        logger.warning("Whether the data of %s are still the same cannot be told: %s", run.path, error)
+    else:
+        check_not_changed(run, now)

@@ -2,64 +2,73 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import signal
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 from torch import Tensor
 from transformers.trainer_callback import TrainerCallback
 
 from limbeck._internal.files import write_text
+from limbeck._internal.machine import out_of_memory
 from limbeck._internal.processes import process_count, sum_over_processes
+from limbeck._internal.signals import Noted, noting
 from limbeck._internal.tensors import save_tensors
 from limbeck.errors import Fault, Terminated
+from limbeck.models.finite import find_non_finite
 
 
 class StopOnSigterm(TrainerCallback):
     """Save a checkpoint and stop when SIGTERM comes, as schedulers send it before they take a machine away."""
 
     def __init__(self) -> None:
-        self.stop_requested = False
-        self._previous_handler: Any = None
+        self._noted = Noted()
+        self._agreed = self._saved = False
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Listen for the signal, where a thread may."""
-        if threading.current_thread() is threading.main_thread():
-            self._previous_handler = signal.signal(signal.SIGTERM, self._request_stop)
-
-    def _request_stop(self, *_: Any) -> None:
-        self.stop_requested = True
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Hear the signal inside the block, in which a training is; however that ends, the signal is not forgotten."""
+        with noting(signal.SIGTERM) as self._noted:
+            yield
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Ask for a checkpoint and for the end after the step in which the signal came."""
-        if self._all_agree(state.global_step, args.logging_steps):
-            control.should_save = control.should_training_stop = True
+        if process_count() == 1 or state.global_step % max(1, int(args.logging_steps)) == 0:
+            self._stop_if_asked(control)
 
-    def _all_agree(self, step: int, every: float) -> bool:
-        """Stop all processes that train together after the same step: they ask each other now and then."""
-        if process_count() == 1:
-            return self.stop_requested
-        if step % max(1, int(every)):
-            return False
-        self.stop_requested = bool(sum_over_processes(torch.tensor(float(self.stop_requested))) > 0)
-        return self.stop_requested
+    def on_evaluate(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Do the same after an evaluation, which may take longer than many steps."""
+        self._stop_if_asked(control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Take note of a checkpoint."""
+        self._saved = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop listening; raise where the training was cut short."""
-        if self._previous_handler is not None:
-            signal.signal(signal.SIGTERM, self._previous_handler)
-        if self.stop_requested and state.global_step < state.max_steps:
-            raise Terminated(
-                f"Told to stop (SIGTERM) after step {state.global_step} of {state.max_steps}; a checkpoint is kept. "
-                "The same command with --resume goes on from it."
-            )
+        """Raise if the signal came, in the last step too: what is left to do takes time that there is not."""
+        if self._all_agree():
+            saved = "; a checkpoint is kept" if self._saved else ""
+            raise Terminated(f"Told to stop (SIGTERM) after step {state.global_step} of {state.max_steps}{saved}.")
+
+    def _stop_if_asked(self, control: Any) -> None:
+        if self._all_agree():
+            control.should_save = control.should_training_stop = True
+
+    def _all_agree(self) -> bool:
+        """Tell whether one of the processes that train together was asked to stop: all must stop after the same step.
+
+        They ask each other, so all of them must come here.
+        """
+        asked = self._agreed or self._noted.number is not None
+        if process_count() > 1:
+            asked = bool(sum_over_processes(torch.tensor(float(asked))) > 0)
+        self._agreed = asked
+        return asked
 
 
 class NonFiniteLossGuard(TrainerCallback):
@@ -112,25 +121,25 @@ class NonFiniteLossGuard(TrainerCallback):
         self.check()
 
 
+def check_trained_weights(model: Any, step: int) -> None:
+    """Raise a Fault where the weights after a step are nan or inf: the update after a finite loss may spoil them."""
+    # not the state: to gather it where FSDP divides the weights would take all processes
+    if where := find_non_finite(chain(model.named_parameters(), model.named_buffers())):
+        raise Fault(
+            f"After step {step} the weights in {where} are nan or inf. They are not saved, and the last checkpoint "
+            "before them is kept. Train again into another --output with a lower train.learning_rate."
+        )
+
+
 @contextmanager
-def machine_errors_explained() -> Iterator[None]:
-    """Turn errors of the machine into messages that say what to change."""
+def memory_errors_explained() -> Iterator[None]:
+    """Turn an error that means too little memory into a message that says what to change of a training."""
     try:
         yield
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise _out_of_memory() from error
-    except RuntimeError as error:
-        if "allocate memory" in str(error):
-            raise _out_of_memory() from error
-        raise
-    except safetensors.SafetensorError as error:
-        if "No space left" in str(error) or "code: 28" in str(error):
-            raise OSError(errno.ENOSPC, "No space left on device") from error
-        raise
-
-
-def _out_of_memory() -> Fault:
-    return Fault(
-        "Out of memory. Set train.batch_size lower (train.relation_batch keeps the examples of a step as many as they "
-        "were), or task.max_length. Finished checkpoints are kept: --resume goes on from the last."
-    )
+    except Exception as error:
+        if not out_of_memory(error):
+            raise
+        raise Fault(
+            "Out of memory. Set train.batch_size lower (train.relation_batch keeps the examples of a step as many as "
+            "they were), or task.max_length. Finished checkpoints are kept: --resume goes on from the last."
+        ) from error

@@ -10,7 +10,7 @@ from limbeck.inference.logits import dev_loss, predict_logits
 from limbeck.models.loading import count_parameters
 from limbeck.recipes.recipe import Recipe
 from limbeck.runs.directory import RunDirectory
-from limbeck.tasks.task import named_after_split
+from limbeck.tasks.task import Logits, named_after_split
 from limbeck.tasks.writing import write_table
 from limbeck.training.assemble import Data, Parts
 from limbeck.training.teacher_outputs import teacher_logits
@@ -20,8 +20,12 @@ def answer_validation(parts: Parts, data: Data) -> Any:
     """Return the student's logits for the validation data, or a language model's scores on them."""
     if parts.task.scored_by_loss:
         return dev_loss(parts.distiller, data.batches("validation"))
-    validation = data.splits["validation"]
-    return predict_logits(parts.student, validation, data.collate, data.batch_size, "evaluate on validation")
+    return _student_logits(parts, data, "validation")
+
+
+def _student_logits(parts: Parts, data: Data, split: str) -> Logits:
+    how = (data.collate, data.batch_size, f"evaluate on {split}")
+    return predict_logits(parts.student, data.splits[split], *how, who="The student")
 
 
 def validation_scores(parts: Parts, data: Data, answers: Any) -> dict[str, float]:
@@ -30,9 +34,18 @@ def validation_scores(parts: Parts, data: Data, answers: Any) -> dict[str, float
 
 
 def write_results(
-    recipe: Recipe, parts: Parts, data: Data, answers: Any, run: RunDirectory, cost: dict[str, Any]
+    recipe: Recipe,
+    parts: Parts,
+    data: Data,
+    answers: Any,
+    teacher_answers: Logits | None,
+    run: RunDirectory,
+    cost: dict[str, Any],
 ) -> None:
-    """Write predictions and, last, the scores that mark the run as finished."""
+    """Write predictions and, last, the scores that mark the run as finished.
+
+    ``teacher_answers`` are the teacher's logits for the validation data, where they are known.
+    """
     task, validation = parts.task, data.splits["validation"]
     scores = validation_scores(parts, data, answers)
     metric = task.metrics[0]
@@ -52,7 +65,7 @@ def write_results(
         results["majority"] = majority
     columns = task.answers(answers, validation)
     if parts.teacher is not None:
-        results["teacher"], theirs = _teacher_results(recipe, parts, data, answers)
+        results["teacher"], theirs = _teacher_results(recipe, parts, data, answers, teacher_answers)
         columns |= {f"teacher_{name}": theirs[name] for name in ("prediction", "logits") if name in theirs}
     if columns:
         write_table(run.predictions(), columns)
@@ -64,19 +77,22 @@ def _other_scores(parts: Parts, data: Data, run: RunDirectory) -> dict[str, floa
     scores: dict[str, float] = {}
     for split in parts.task.dev_splits[1:]:
         encoded = data.splits[split]
-        logits = predict_logits(parts.student, encoded, data.collate, data.batch_size, f"evaluate on {split}")
+        logits = _student_logits(parts, data, split)
         scores |= named_after_split(split, parts.task.score(logits, encoded))
         write_table(run.predictions(split), parts.task.answers(logits, encoded))
     return scores
 
 
-def _teacher_results(recipe: Recipe, parts: Parts, data: Data, answers: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _teacher_results(
+    recipe: Recipe, parts: Parts, data: Data, answers: Any, logits: Logits | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the teacher's results, and its answers to the validation data."""
     results: dict[str, Any] = {"parameters": count_parameters(parts.require_teacher())}
     if parts.task.scored_by_loss:
         return results, {}
     validation = data.splits["validation"]
-    logits = teacher_logits(recipe, parts, data, parts.student.device)
+    if logits is None:
+        logits = teacher_logits(recipe, parts, data, parts.student.device)
     results["metrics"] = validation_scores(parts, data, logits)
     results["agreement"] = parts.task.agreement(answers, logits, validation)
     return results, parts.task.answers(logits, validation)

@@ -11,21 +11,24 @@ from typing import Any
 import torch
 from transformers import TrainingArguments, set_seed
 
-from limbeck._internal.files import replacing_folder, write_text
+from limbeck._internal.files import make_durable, replacing_folder, write_text
 from limbeck._internal.processes import on_rank_zero, rank, rank_zero_first
 from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.feature_cache import CachedTeacher, FeatureCache
-from limbeck.errors import RecipeError
+from limbeck.errors import RecipeError, unknown
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.recipes.recipe import Recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.profile import profile
+from limbeck.tasks.task import Logits
 from limbeck.training.assemble import Parts, assemble, hand_over_held_out, load_data
 from limbeck.training.cache_policy import automatic_cache, fill_for_run, named_cache
-from limbeck.training.checkpoints import Checkpoints, inspect_checkpoints
-from limbeck.training.fault_handling import machine_errors_explained
+from limbeck.training.checkpoint_folders import Checkpoints, inspect_checkpoints
+from limbeck.training.data_record import check_not_changed, data_of, keep_data
+from limbeck.training.fault_handling import check_trained_weights, memory_errors_explained
 from limbeck.training.output import create_run
 from limbeck.training.results import answer_validation, validation_scores, write_results
+from limbeck.training.teacher_outputs import examine_teacher
 from limbeck.training.trainer import DistillTrainer, Stop
 
 logger = logging.getLogger("limbeck")
@@ -46,12 +49,13 @@ class TrainingSession:
         self.arguments = training_arguments(recipe, self.parts, run)
         self._whole = self.parts  # whose weights are not divided between processes
         self._latest: tuple[int, Any] | None = None  # the step of the last evaluation, and the student's answers
+        self._teacher_answers: Logits | None = None
 
     def run(self) -> None:
         """Train, and leave a finished run directory, or a pruned one where ``stop`` said so."""
-        on_rank_zero(lambda: create_run(self.directory, self.written.settled(self.parts.max_length)))
-        started = time.monotonic()
-        with machine_errors_explained():
+        with memory_errors_explained():
+            on_rank_zero(self._begin)
+            started = time.monotonic()
             trainer = self._train()
         steps = int(trainer.state.global_step)
         cost = {"train_seconds": round(time.monotonic() - started, 2), "steps": steps}
@@ -61,29 +65,51 @@ class TrainingSession:
             trained = self._trained_parts(trainer)
             on_rank_zero(lambda: self._finish(trained, steps, cost))
 
+    def _begin(self) -> None:
+        """Make the run directory; one that is there must be of the same data and teacher."""
+        now = data_of(self.parts.task, self.parts.teacher)
+        check_not_changed(self.directory, now)
+        if not any(self.directory.checkpoints.glob("checkpoint-*")):  # else it was examined before
+            self._examine_teacher()
+        create_run(self.directory, self.written.settled(self.parts.max_length))
+        keep_data(self.directory, now)
+
+    def _examine_teacher(self) -> None:
+        """Raise where the teacher is doubtful; keep its answers for the results, unless it will learn."""
+        logits = examine_teacher(self.recipe, self.parts, self.data, self.arguments.device)
+        self._teacher_answers = logits if self.parts.method.make_teacher is None else None
+
     def describe(self, show_data: bool) -> None:
         """Log what is trained on, and the objective as an equation."""
         if show_data and logger.isEnabledFor(logging.INFO):
             parts = self.parts
             for line in profile(parts.task, parts.tokenizer, parts.max_length, self.data.splits).lines():
                 logger.info("%s", line)
-        self._describe_relations()
+        self._describe_parts()
         logger.info("%s", self.parts.method.objective)
 
-    def _describe_relations(self) -> None:
-        """Log that terms relate the samples of a part of a step only, where gradients are accumulated."""
+    def _describe_parts(self) -> None:
+        """Log what a step in parts does otherwise than a step at once, where gradients are accumulated."""
         size, parts_of_step = self.recipe.train.batch_size, self.arguments.gradient_accumulation_steps
+        if parts_of_step == 1:
+            return
         relating = [name for name, term in self.parts.method.objective.terms.items() if term.relational]
-        if self.recipe.train.relation_batch is None and parts_of_step > 1 and relating:
+        if self.recipe.train.relation_batch is None and relating:
             logger.info(
                 "%s: among the %d samples of a part of a step, not the %d of the step. "
                 "train.relation_batch=%d (without gradient_accumulation_steps) relates them all.",
                 *(" and ".join(relating), size, size * parts_of_step, size * parts_of_step),
             )
+        if self.parts.method.make_teacher is not None:
+            logger.info(
+                "%s: the teacher learns in each of the %d parts of a step, not once in a step. "
+                "train.batch_size=%d (without gradient_accumulation_steps) lets it learn once.",
+                *(self.recipe.method.name, parts_of_step, size * parts_of_step),
+            )
 
     def _train(self) -> DistillTrainer:
         hand_over_held_out(self.parts, self.data)
-        checkpoint = on_rank_zero(self._remove_damaged_checkpoints).newest
+        checkpoint = on_rank_zero(self._set_damaged_checkpoints_aside).newest
         cache = self.cache or automatic_cache(
             *(self.recipe, self.parts, self.data, self.directory.teacher_cache, self.arguments.device),
             resumed=checkpoint is not None,
@@ -101,10 +127,10 @@ class TrainingSession:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         return trainer
 
-    def _remove_damaged_checkpoints(self) -> Checkpoints:
-        """Remove what cannot be resumed from, and return what is left to resume from."""
+    def _set_damaged_checkpoints_aside(self) -> Checkpoints:
+        """Put away what cannot be resumed from, and return what is left to resume from."""
         found = inspect_checkpoints(self.directory.checkpoints)
-        found.remove_damaged()
+        found.set_damaged_aside()
         return found
 
     def _make_trainer(self, distiller: Distiller) -> DistillTrainer:
@@ -143,31 +169,40 @@ class TrainingSession:
 
     def _finish(self, trained: Parts, steps: int, cost: dict[str, Any]) -> None:
         run = self.directory
-        with replacing_folder(run.student) as folder:
-            trained.student.save_pretrained(folder)
-            trained.tokenizer.save_pretrained(folder)
-        shutil.rmtree(run.teacher_cache, ignore_errors=True)
+        check_trained_weights(trained.student, steps)
         # the best student, which may be an earlier one, was not the last to be evaluated
         if self._latest is not None and self._latest[0] == steps and not self.arguments.load_best_model_at_end:
             answers = self._latest[1]
         else:
             answers = answer_validation(trained, self.data)
-        write_results(self.recipe, trained, self.data, answers, run, cost)
+        # after its answers, which are an error where they are no numbers
+        with replacing_folder(run.student) as folder:
+            trained.student.save_pretrained(folder)
+            trained.tokenizer.save_pretrained(folder)
+        shutil.rmtree(run.teacher_cache, ignore_errors=True)
+        if run.history.is_file():
+            make_durable(run.history)
+        write_results(self.recipe, trained, self.data, answers, self._teacher_answers, run, cost)
         # a single checkpoint served only to resume, and is several times the student's size
         if self.recipe.train.options.get("save_total_limit") == 1:
             shutil.rmtree(run.checkpoints, ignore_errors=True)
 
     def _prune(self, cost: dict[str, Any]) -> None:
+        write_text(self.directory.pruned, json.dumps(cost) + "\n")  # first: what it stands for may then go
         for folder in (self.directory.teacher_cache, self.directory.checkpoints):
             shutil.rmtree(folder, ignore_errors=True)
-        write_text(self.directory.pruned, json.dumps(cost) + "\n")
 
 
 def training_arguments(recipe: Recipe, parts: Parts, run: RunDirectory) -> TrainingArguments:
     """Return the recipe's train block as transformers takes it."""
     metric = parts.task.metrics[0]
+    best = recipe.train.options.get("metric_for_best_model")
+    if best is not None and best not in parts.task.metrics:
+        known = f"{parts.task.name} has {', '.join(parts.task.metrics)}."
+        raise RecipeError(unknown("metric for train.metric_for_best_model", best, parts.task.metrics, known))
     own = {
         "use_cpu": not torch.accelerator.is_available(),
+        "dataloader_pin_memory": torch.cuda.is_available(),
         "metric_for_best_model": metric,
         "greater_is_better": metric not in SMALLER_IS_BETTER,
     }
@@ -179,10 +214,9 @@ def training_arguments(recipe: Recipe, parts: Parts, run: RunDirectory) -> Train
             learning_rate=recipe.train.learning_rate,
             seed=recipe.seed,
             disable_tqdm=True,
-            dataloader_pin_memory=torch.cuda.is_available(),
             remove_unused_columns=False,
             label_names=["labels"],
             **own | recipe.train.options,
         )
-    except (ValueError, ImportError, RuntimeError) as error:
+    except (ValueError, TypeError, ImportError, RuntimeError, OSError) as error:
         raise RecipeError(f"train: {error}") from error

@@ -10,8 +10,9 @@ import torch
 from limbeck.distillation.cache_files import VALIDATION
 from limbeck.distillation.feature_cache import FeatureCache
 from limbeck.distillation.teachers import LiveTeacher
-from limbeck.errors import CacheError
-from limbeck.inference.logits import predict_logits
+from limbeck.errors import CacheError, ModelError
+from limbeck.inference.doubts import Doubts, find_doubts
+from limbeck.inference.logits import check_finite_logits, example_name, predict_logits
 from limbeck.models.features import Wanted
 from limbeck.recipes.recipe import Recipe
 from limbeck.tasks.task import Logits
@@ -19,6 +20,37 @@ from limbeck.training.assemble import Data, Parts
 from limbeck.training.cache_policy import fingerprint_of
 
 logger = logging.getLogger("limbeck")
+
+_WHO = "The teacher"  # in errors
+
+
+def examine_teacher(
+    recipe: Recipe, parts: Parts, data: Data, device: torch.device, *, warn_only: bool = False
+) -> Logits | None:
+    """Return what the teacher predicts for the validation data; raise where it is doubtful and nobody confirmed it.
+
+    A method that asks nothing of its teacher goes on with a warning. None where a teacher is not scored.
+    """
+    if recipe.teacher is None or parts.task.scored_by_loss:
+        return None
+    source, config = recipe.teacher.model, parts.require_teacher().config
+    stops = not recipe.teacher.confirmed and not warn_only and bool(parts.needs.teacher)
+    if stops:
+        _require_no_doubts(find_doubts(source, config, parts.task))  # before any time is spent
+    logits = teacher_logits(recipe, parts, data, device)
+    scores = parts.task.score(logits, data.splits["validation"])
+    majority = parts.task.majority(data.splits["train"], data.splits["validation"])
+    doubts = find_doubts(source, config, parts.task, scores, majority)
+    if stops:
+        _require_no_doubts(doubts)
+    if not recipe.teacher.confirmed:
+        doubts.warn()
+    return logits
+
+
+def _require_no_doubts(doubts: Doubts) -> None:
+    if seen := doubts.against_teaching():
+        raise ModelError(f"{seen} To learn from this teacher all the same, add teacher.confirmed=true.")
 
 
 def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> Logits:
@@ -34,8 +66,12 @@ def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.devic
         except CacheError as error:  # it would have saved time; the results of a long run must not depend on it
             logger.warning("%s", error)
         else:
-            return cache.logits()
-    return predict_logits(teacher.to(device), validation, data.collate, data.batch_size, "evaluate the teacher")
+            logits = cache.logits()
+            check_finite_logits(logits, _WHO, lambda row: example_name(validation, row))
+            return logits
+    return predict_logits(
+        teacher.to(device), validation, data.collate, data.batch_size, "evaluate the teacher", who=_WHO
+    )
 
 
 def split_cache(parts: Parts, data: Data, split: str, home: Path) -> FeatureCache:

@@ -24,7 +24,7 @@ from limbeck.distillation.distiller import Distiller
 from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.batching import LengthGroupedOrder, OwnShare, OwnShareOfStream
 from limbeck.training.checkpoints import SafeCheckpoints
-from limbeck.training.fault_handling import NonFiniteLossGuard, StopOnSigterm
+from limbeck.training.fault_handling import NonFiniteLossGuard, StopOnSigterm, check_trained_weights
 
 # Given the scores of all evaluations so far, and whether more is better: is the rest not worth the time?
 Stop = Callable[[Sequence[float], bool], bool]
@@ -51,7 +51,11 @@ class DistillTrainer(SafeCheckpoints):
         # loses the teacher. One process is one device; more devices are started with accelerate or torchrun.
         if args.n_gpu > 1:
             args._n_gpu = 1
+        if args.torch_compile:
+            # what was compiled for an earlier run of this process does not notice that other layers are captured now
+            torch.compiler.reset()
         self._guard = NonFiniteLossGuard(run.bad_batch)
+        self._on_sigterm = StopOnSigterm()
         super().__init__(
             model=distiller,
             args=args,
@@ -59,13 +63,24 @@ class DistillTrainer(SafeCheckpoints):
             eval_dataset=train_dataset,  # never iterated: evaluate() asks ``score``
             data_collator=collate,
             # the guard after what asks for checkpoints, and before what ends the training
-            callbacks=[_ShowProgress(), _WriteHistory(run.history), self._guard, StopOnSigterm()],
+            callbacks=[_ShowProgress(), _WriteHistory(run.history), self._guard, self._on_sigterm],
         )
         self.remove_callback(PrinterCallback)
         self._score = score
         self._stop, self.stopped = stop, False
+        self._distiller = distiller
         self._sums: dict[str, Tensor] = {}
-        self._batches = 0
+        self._steps = 0
+
+    def train(self, *args: Any, **options: Any) -> Any:
+        """Train; stop with a checkpoint where SIGTERM comes."""
+        with self._on_sigterm.listening():
+            return super().train(*args, **options)
+
+    def _run_epoch(self, *args: Any, **options: Any) -> None:
+        """Run an epoch, unless a resumed training was at its end: inside an epoch, Trainer would do one step more."""
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **options)
 
     def get_train_dataloader(self) -> Any:
         """Load this process's part of the batches that one process alone would have."""
@@ -77,6 +92,7 @@ class DistillTrainer(SafeCheckpoints):
             "pin_memory": args.dataloader_pin_memory,
             "persistent_workers": args.dataloader_persistent_workers,
             "prefetch_factor": args.dataloader_prefetch_factor,
+            "multiprocessing_context": args.dataloader_multiprocessing_context,
         }
         if isinstance(data, IterableDataset):
             loader: Any = DataLoader(OwnShareOfStream(data, *shared), batch_size=None, **options)
@@ -93,32 +109,51 @@ class DistillTrainer(SafeCheckpoints):
         # padded to one length, batches gain nothing from similar lengths, and papers drew theirs at random
         fixed = getattr(self.data_collator, "pad_to", None)
         lengths = [fixed or len(ids) for ids in self.train_dataset["input_ids"]]
-        return LengthGroupedOrder(lengths, self.args.train_batch_size * process_count(), self.args.seed)
+        # a step of several parts has the examples of a step of one
+        step = self.args.train_batch_size * process_count() * self.args.gradient_accumulation_steps
+        return LengthGroupedOrder(lengths, step, self.args.seed)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
+        """Take the parts of a step, and count what the terms average over in all of them."""
+        parts, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        self._distiller.begin_step(len(parts))
+        self._steps += bool(parts)
+        return parts, self._distiller.objective.counts(parts) if len(parts) > 1 else None
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the distiller's loss; the values of its terms are added up for the log."""
+        """Return the distiller's loss, of which Trainer takes the mean over the parts of a step.
+
+        ``num_items_in_batch`` is what :meth:`get_batch_samples` counted: the mean over a step's tokens is not that of
+        its parts' means. The values of the terms are added up for the log.
+        """
         output = model(**inputs)
+        loss, terms, parts = output["loss"], output["terms"], self.current_gradient_accumulation_steps
+        if num_items_in_batch is not None:
+            objective = self._distiller.objective
+            shares = objective.shares(objective.counts([inputs]), num_items_in_batch, parts)
+            terms = {name: shares[name] * value for name, value in terms.items()}
+            loss = objective.total(terms)
         # Summed on the device and read at the next log only: reading a value waits for the device.
-        for name, value in output["terms"].items():
-            self._sums[name] = self._sums.get(name, torch.zeros((), device=value.device)) + value.detach()
-        self._batches += 1
-        self._guard.watch(self.state.global_step, output["loss"], output["terms"], inputs)
-        return (output["loss"], output) if return_outputs else output["loss"]
+        for name, value in terms.items():
+            self._sums[name] = self._sums.get(name, torch.zeros((), device=value.device)) + value.detach() / parts
+        self._guard.watch(self.state.global_step, loss, terms, inputs)
+        return (loss, output) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the mean of each term since the last log, over all processes."""
-        if "loss" in logs and self._batches:
+        """Add the mean of each term over the steps since the last log, over all processes."""
+        if "loss" in logs and self._sums:
             totals = mean_over_processes(list(self._sums.values()))
             logs |= {
-                f"term/{name}": (total / self._batches).item() for name, total in zip(self._sums, totals, strict=True)
+                f"term/{name}": (total / self._steps).item() for name, total in zip(self._sums, totals, strict=True)
             }
-            self._sums, self._batches = {}, 0
+            self._sums, self._steps = {}, 0
         super().log(logs, start_time)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Log the student's scores, and ask whether the rest is worth the time."""
+        check_trained_weights(self.model, self.state.global_step)
         metrics = {f"eval_{name}": value for name, value in self._score(self).items()}
         self.log(metrics)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -128,6 +163,12 @@ class DistillTrainer(SafeCheckpoints):
             self.stopped = self._stop(scores, bool(self.args.greater_is_better))
             self.control.should_training_stop |= self.stopped
         return metrics
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save a checkpoint, unless its loss or weights are no numbers, whoever asked for it: the last one stays."""
+        self._guard.check()
+        check_trained_weights(self.model, self.state.global_step)
+        super().save_model(output_dir, _internal_call)
 
     def whole_weights(self) -> dict[str, Tensor] | None:
         """Gather the distiller's weights for the first process where FSDP has divided them; otherwise None."""
@@ -169,4 +210,6 @@ class _WriteHistory(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
-            write_text(self._file, "".join(json.dumps(entry) + "\n" for entry in state.log_history))
+            # at every log: what a power cut takes, the log of the last checkpoint has, and the end makes it durable
+            lines = "".join(json.dumps(entry) + "\n" for entry in state.log_history)
+            write_text(self._file, lines, durable=False)

@@ -724,7 +724,7 @@ def test_a_manifest_that_is_missing(copied):
 
 def test_temporary_leftovers_are_removed(copied):
     half = (copied.folder / "logits-00000.safetensors").read_bytes()[:100]
-    names = [".logits-00000-k3j4h5.safetensors", ".hidden.2-00001-abc_1234.safetensors", ".manifest-x7y8z9.json"]
+    names = [".limbeck-new-k3j4h5.safetensors", ".limbeck-new-abc_1234.safetensors", ".limbeck-new-x7y8z9.json"]
     for name in names:
         (copied.folder / name).write_bytes(half)
     cache, teacher = copied.fill()
@@ -740,7 +740,7 @@ def test_temporary_leftovers_are_removed(copied):
 def test_killed_while_the_manifest_was_written(setting):
     """Find nothing but a temporary file, which is no folder of somebody else's."""
     setting.folder.mkdir()
-    (setting.folder / ".manifest-x7y8z9.json").write_text('{"fing')
+    (setting.folder / ".limbeck-new-x7y8z9.json").write_text('{"fing')
     setting.assert_right(setting.fill()[0])
     assert not leftovers(setting.folder)
 

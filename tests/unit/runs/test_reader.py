@@ -20,7 +20,7 @@ PACKAGE = Path(limbeck.runs.__file__).parent.parent
 HEAVY = ("torch", "transformers", "datasets")
 RUN, STUDY = RunDirectory(Path("run")), StudyDirectory(Path("study"))
 FILES = {
-    *(RUN.recipe.name, RUN.environment.name, RUN.history.name, RUN.results.name, RUN.pruned.name),
+    *(RUN.recipe.name, RUN.environment.name, RUN.data.name, RUN.history.name, RUN.results.name, RUN.pruned.name),
     *(RUN.predictions().name, RUN.analysis_values.name, RUN.analysis_arrays.name),
     *(STUDY.description.name, STUDY.results.name),
 }
@@ -104,7 +104,8 @@ def test_a_run_begins_with_its_recipe_and_ends_with_its_results(tmp_path):
     assert run.exists and not run.finished
     with pytest.raises(RunError, match=r"is no finished run: it has no metrics\.json yet.*--resume"):
         read_run(tmp_path)
-    run.results.touch()
+    run.recipe.write_text("seed: 0\n")
+    run.results.write_text('{"score": 0.5}\n')
     assert run.exists and run.finished
 
 

@@ -177,9 +177,13 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
 # Scores
 
 
+def texts_of(labels):
+    return [f"text {row}" for row in range(len(labels))]
+
+
 @pytest.mark.parametrize("labels", [[0, 1] * 20, [0] * 30 + [1] * 10 + [2] * 5, list(range(9))])
 def test_both_halves_have_the_same_share_of_each_class(labels):
-    choosing, reported = halves(labels)
+    choosing, reported = halves(labels, texts_of(labels))
     assert sorted([*choosing, *reported]) == list(range(len(labels)))
     ours, theirs = (Counter(np.array(labels)[rows].tolist()) for rows in (choosing, reported))
     assert all(abs(ours[label] - theirs[label]) <= 1 for label in set(labels))
@@ -188,7 +192,7 @@ def test_both_halves_have_the_same_share_of_each_class(labels):
 
 def test_halves_of_label_sets():
     labels = np.array([[0, 1], [1, 0]] * 10)
-    for rows in halves(labels):
+    for rows in halves(labels, texts_of(labels)):
         assert labels[rows].sum(axis=0).tolist() == [5, 5]
 
 
@@ -197,12 +201,12 @@ def scores_of(shares, rows=400, seed=0):
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, 3, rows)
     made = {name: np.where(generator.random(rows) < share, labels, (labels + 1) % 3) for name, share in shares.items()}
-    return ModelScores("accuracy", labels, made)
+    return ModelScores("accuracy", labels, made, texts_of(labels))
 
 
 def test_scores_are_of_the_rows_that_did_not_choose():
     scores = scores_of({"ft": 0.7, TEACHER_NAME: 0.9})
-    choosing, reported = halves(scores.labels)
+    choosing, reported = scores.halves
     lucky = np.array((scores.labels + 1) % 3)
     lucky[choosing] = scores.labels[choosing]
     scores = scores.with_predictions({"lucky": lucky})
@@ -223,8 +227,8 @@ def test_of_equals_the_first_is_taken():
 @pytest.mark.parametrize("metric", ["accuracy", "pearson"])
 def test_intervals_are_those_of_a_plain_bootstrap(metric):
     scores = scores_of({"kd": 0.8, TEACHER_NAME: 0.9}, rows=120)
-    scores = ModelScores(metric, scores.labels, scores.predictions)
-    rows, generator = halves(scores.labels).reported, np.random.default_rng(1)
+    scores = ModelScores(metric, scores.labels, scores.predictions, scores.texts)
+    rows, generator = scores.halves.reported, np.random.default_rng(1)
     labels, ours, theirs = scores.labels[rows], scores.predictions["kd"][rows], scores.predictions[TEACHER_NAME][rows]
     drawn = [generator.integers(len(rows), size=len(rows)) for _ in range(500)]
     drawn_scores = [METRICS[metric](ours[draw], labels[draw]) for draw in drawn]
@@ -240,7 +244,7 @@ def test_intervals_are_those_of_a_plain_bootstrap(metric):
 
 def test_agreement_is_with_the_teacher():
     scores = scores_of({"kd": 0.8, TEACHER_NAME: 0.9})
-    rows = halves(scores.labels).reported
+    rows = scores.halves.reported
     assert scores.agreement("kd") == (scores.predictions["kd"][rows] == scores.predictions[TEACHER_NAME][rows]).mean()
     assert scores.agreement(TEACHER_NAME) == 1.0
 

@@ -169,7 +169,7 @@ def test_questions_with_and_without_an_answer_and_long_texts(tokenizer: Any, tmp
 
 
 def test_a_stream_is_not_counted(tokenizer: Any, tmp_path: Any) -> None:
-    (tmp_path / "corpus.txt").write_text("the cat\n" * 300)
+    (tmp_path / "corpus.txt").write_text("the cat\nthe dog\n" * 150)
     found = profile(load_task("text", train=str(tmp_path / "corpus.txt")), tokenizer)
     assert found.splits == {} and found.warnings == ()
     assert found.lines() == ["text: plain text, read as a stream in blocks of 128 tokens."]
@@ -290,7 +290,7 @@ def test_the_command_for_numbers_and_streams(tokenizer_folder: Any, tmp_path: An
     data = [f"task.train={tmp_path / 'a.csv'}", f"task.validation={tmp_path / 'a.csv'}", "task.text=text"]
     printed = shown("table", *data, "task.label=score", "--model", tokenizer_folder)
     assert " minimum 0.5 0.5 " in printed and " mean 5 5 " in printed
-    (tmp_path / "c.txt").write_text("the cat\n" * 200)
+    (tmp_path / "c.txt").write_text("the cat\nthe dog\n" * 100)
     printed = shown("text", f"task.train={tmp_path / 'c.txt'}", "--model", tokenizer_folder)
     assert "read as a stream" in printed
 

@@ -163,6 +163,12 @@ def test_signature_is_the_schema() -> None:
     assert typing.get_args(hints["problem"]) == ("auto", "classification", "regression", "multi_label")
 
 
+@pytest.mark.parametrize("labels", [["1", "2", "x"], ["1", "2", "nan"], ["a", "b", "2.5"], ["a", "1.5", "2.5", "b"]])
+def test_words_among_whole_numbers_or_beside_as_many_others_are_classes(folder: Folder, labels: list[str]) -> None:
+    content = "text,label\n" + "".join(f"t{i},{labels[i % len(labels)]}\n" for i in range(24))
+    assert folder.task("a.csv", content).label_names == tuple(sorted(labels))
+
+
 # Hold-out
 
 

@@ -1,0 +1,40 @@
+"""Write down which data and which teacher a run is made with, and stop where a run would go on with others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from limbeck._internal.files import write_text
+from limbeck.distillation.fingerprint import model_digest
+from limbeck.models.loading import load_teacher
+from limbeck.protocols import Model
+from limbeck.recipes.recipe import Recipe
+from limbeck.runs.data import check_data
+from limbeck.runs.directory import RunDirectory
+from limbeck.tasks import load_task
+from limbeck.tasks.fingerprint import data_fingerprint
+from limbeck.tasks.task import Task
+
+_REMEDY = "Put back what the run was made with, or choose another --output."
+
+
+def data_of(task: Task, teacher: Model | None) -> dict[str, Any]:
+    """Return the fingerprint of a task's rows and labels, and of a teacher where there is one."""
+    return data_fingerprint(task) | ({"teacher": model_digest(teacher)} if teacher is not None else {})
+
+
+def data_named_by(recipe: Recipe) -> dict[str, Any]:
+    """Read the data and the teacher that a recipe of one stage names, and return their fingerprint."""
+    task = load_task(recipe.task.name, **recipe.task.options)
+    return data_of(task, load_teacher(recipe.teacher.model, task)[0] if recipe.teacher else None)
+
+
+def keep_data(run: RunDirectory, now: dict[str, Any]) -> None:
+    """Write down what a run is made with."""
+    write_text(run.data, json.dumps(now, indent=1) + "\n")
+
+
+def check_not_changed(run: RunDirectory, now: dict[str, Any]) -> None:
+    """Raise where a run that began, or ended, was made with other data or another teacher than there are now."""
+    check_data(run, now, _REMEDY)
