@@ -1,0 +1,203 @@
+"""Fit a linear model to fixed features: what a head can know before anything else is trained.
+
+Features are standardised, the regularisation is chosen by cross-validation on the given rows, and the scaling is folded
+into the weights, so that a plain linear layer computes the same from the features as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from limbeck.metrics import METRICS, SMALLER_IS_BETTER
+
+LinearProblem = Literal["classification", "multi_label", "regression"]
+
+# What errors cost against large weights (scikit-learn's C; for ridge 1 / alpha), tried outwards from the middle.
+STRENGTHS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_START = 5
+_FOLDS = 3
+_ITERATIONS = 300
+_SMALLEST_SCALE = 1e-6  # of a feature's deviation against the largest: one that hardly varies tells nothing
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """Hold a fitted linear model on raw features, and how well it answers rows that it was not fitted to."""
+
+    weight: np.ndarray  # (labels, D)
+    bias: np.ndarray  # (labels,)
+    strength: float
+    score: float  # of the metric it was asked for, cross-validated; NaN where there are too few rows
+
+    def logits(self, features: np.ndarray) -> np.ndarray:
+        """Return (N, labels); two labels of a classification are opposite numbers."""
+        answers: np.ndarray = features.astype(np.float64) @ self.weight.T + self.bias
+        return answers
+
+
+def fit_linear(
+    features: np.ndarray,
+    labels: Any,
+    problem: LinearProblem,
+    *,
+    num_labels: int,
+    metric: str,
+    groups: Sequence[Any] | None = None,
+    seed: int = 0,
+    strengths: Sequence[float] = STRENGTHS,
+) -> LinearModel:
+    """Fit logistic regression (of each label alone for ``multi_label``), or ridge regression, to ``features`` (N, D).
+
+    ``labels`` are class indices, rows of 0 and 1, or numbers. Rows of one group (equal texts, tokens of one sentence)
+    are never on both sides of a fold. One strength in ``strengths`` is taken without a search.
+    """
+    features = np.asarray(features, dtype=np.float32)
+    labels = np.asarray(labels, dtype=np.int64 if problem == "classification" else np.float64)
+    sides = fold_numbers(len(features), groups, seed)
+
+    def cross_validated(strength: float) -> float:
+        return _cross_validate(features, labels, problem, num_labels, metric, sides, strength)
+
+    strength, score = _climb(cross_validated, strengths, metric not in SMALLER_IS_BETTER)
+    weight, bias = _fit_scaled(features, labels, problem, num_labels, strength)
+    return LinearModel(weight, bias, strength, score)
+
+
+def linear_predictions(logits: np.ndarray, problem: LinearProblem) -> np.ndarray:
+    """Return the answers that logits (N, labels) stand for: classes, rows of 0 and 1, or numbers."""
+    if problem == "regression":
+        return logits[:, 0]
+    answers: np.ndarray = logits.argmax(-1) if problem == "classification" else (logits > 0).astype(np.int64)
+    return answers
+
+
+def fold_numbers(rows: int, groups: Sequence[Any] | None, seed: int) -> np.ndarray:
+    """Deal the rows out to folds at random, those of one group together."""
+    _, owners = np.unique(np.arange(rows) if groups is None else np.asarray(groups), return_inverse=True)
+    shuffled = np.random.default_rng(seed).permutation(owners.max(initial=0) + 1)
+    folds: np.ndarray = shuffled[owners] % _FOLDS
+    return folds
+
+
+def _climb(score: Callable[[float], float], strengths: Sequence[float], larger: bool) -> tuple[float, float]:
+    """Walk from the middle of the strengths uphill, and return the best with its score; a tie is no step."""
+    known: dict[int, float] = {}
+
+    def value(place: int) -> float:
+        if place not in known:
+            known[place] = score(strengths[place])
+        found = known[place]
+        return -np.inf if np.isnan(found) else found if larger else -found
+
+    best = min(_START, len(strengths) - 1)
+    while True:
+        around = [place for place in (best - 1, best, best + 1) if 0 <= place < len(strengths)]
+        better = max(around, key=value)
+        if better == best or value(better) == value(best):
+            return strengths[best], known[best]
+        best = better
+
+
+def _cross_validate(
+    features: np.ndarray,
+    labels: np.ndarray,
+    problem: LinearProblem,
+    num_labels: int,
+    metric: str,
+    folds: np.ndarray,
+    strength: float,
+) -> float:
+    """Answer each fold by a model fitted to the others, and score all answers together."""
+    if len(np.unique(folds)) < 2:
+        return float("nan")
+    logits = np.empty((len(features), num_labels))
+    for fold in np.unique(folds):
+        held = folds == fold
+        weight, bias = _fit_scaled(features[~held], labels[~held], problem, num_labels, strength)
+        logits[held] = features[held] @ weight.T + bias
+    return METRICS[metric](linear_predictions(logits, problem), labels)
+
+
+def _fit_scaled(
+    features: np.ndarray, labels: np.ndarray, problem: LinearProblem, num_labels: int, strength: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit to standardised features, and return weight and bias for the features as they are."""
+    mean = features.mean(0, dtype=np.float64)
+    deviation = features.std(0, dtype=np.float64)
+    flat = deviation <= _SMALLEST_SCALE * deviation.max(initial=0.0)
+    scale = np.where(flat, 0.0, 1.0 / np.where(flat, 1.0, deviation))
+    scaled = ((features - mean) * scale).astype(np.float32)
+    weight, bias = _FITS[problem](scaled, labels, num_labels, strength)
+    weight = weight * scale
+    return weight, bias - weight @ mean
+
+
+def _fit_classes(
+    scaled: np.ndarray, labels: np.ndarray, num_labels: int, strength: float
+) -> tuple[np.ndarray, np.ndarray]:
+    present, counts = np.unique(labels, return_counts=True)
+    weight, bias = np.zeros((num_labels, scaled.shape[1])), _log_shares(labels, num_labels)
+    if len(present) == 1:  # nothing to tell apart
+        return weight, bias
+    fitted = _logistic(scaled, labels, strength)
+    if len(present) == 2:
+        coefficients, intercepts = _as_two_classes(fitted.coef_, fitted.intercept_)
+    else:
+        coefficients, intercepts = fitted.coef_, fitted.intercept_
+    weight[present] = coefficients
+    bias[present] = intercepts
+    absent = np.setdiff1d(np.arange(num_labels), present)
+    bias[absent] = intercepts.min() - np.log(2.0 * counts.min())  # below the rarest that was seen
+    return weight, bias
+
+
+def _as_two_classes(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Turn the logit of the second class against the first into a logit of each."""
+    return np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
+
+
+def _log_shares(labels: np.ndarray, num_labels: int) -> np.ndarray:
+    counts = np.bincount(labels, minlength=num_labels) + 0.5
+    shares: np.ndarray = np.log(counts / counts.sum())
+    return shares
+
+
+def _fit_each_label(
+    scaled: np.ndarray, labels: np.ndarray, num_labels: int, strength: float
+) -> tuple[np.ndarray, np.ndarray]:
+    weight, bias = np.zeros((num_labels, scaled.shape[1])), np.zeros(num_labels)
+    for number, column in enumerate(labels.astype(np.int64).T):
+        if column.min() == column.max():
+            share = (column.sum() + 0.5) / (len(column) + 1)
+            bias[number] = np.log(share / (1 - share))
+        else:
+            fitted = _logistic(scaled, column, strength)
+            weight[number], bias[number] = fitted.coef_[0], fitted.intercept_[0]
+    return weight, bias
+
+
+def _logistic(scaled: np.ndarray, labels: np.ndarray, strength: float) -> Any:
+    import warnings
+
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a start for training need not be the last digit
+        return LogisticRegression(C=strength, max_iter=_ITERATIONS).fit(scaled, labels)
+
+
+def _fit_numbers(
+    scaled: np.ndarray, labels: np.ndarray, num_labels: int, strength: float
+) -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.linear_model import Ridge
+
+    fitted = Ridge(alpha=1 / strength).fit(scaled, labels.reshape(len(labels), -1)[:, 0])
+    return fitted.coef_[None].astype(np.float64), np.atleast_1d(np.float64(fitted.intercept_))
+
+
+_FITS = {"classification": _fit_classes, "multi_label": _fit_each_label, "regression": _fit_numbers}
