@@ -137,31 +137,50 @@ def shrink(
     text: Annotated[list[str], typer.Option(help="The text column; twice for text pairs.")],
     label: Annotated[str, typer.Option(help="The label column.")],
     budget: Annotated[
-        str, typer.Option(help="Latency of one text: 0.5x of the teacher's, or milliseconds for a long one: 20ms.")
-    ] = "0.5x",
+        str | None,
+        typer.Option(
+            help="Latency of one text: 0.5x of the teacher's, or milliseconds for a long one: 20ms. "
+            "Without it, a student is proposed."
+        ),
+    ] = None,
     dev: Annotated[Path | None, typer.Option(help="Validation file. Default: a tenth of the data is held out.")] = None,
+    unlabelled: Annotated[
+        Path | None, typer.Option(help="More texts, without labels: the teacher labels them for the students.")
+    ] = None,
+    separator: Annotated[
+        str | None, typer.Option(help="What separates several labels in one cell, such as ';' or '|'.")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder to write. Default: shrunk/<data>-<budget>.")
+        Path | None, typer.Option("--output", "-o", help="Folder to write. Default: shrunk/<data>.")
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="About how long it may take, on this machine.")] = 10.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     threads: Threads = None,
 ) -> None:
-    """Make a small, fast classifier of a large one: teacher, students, choice, export and an honest summary.
+    """Make small, fast models of a large one: a teacher, students of several depths, exports and an honest summary.
 
     Started again, it goes on where it stopped.
+
+    Example: limbeck shrink --model bert-base-uncased --data intents.csv --text text --label intent
     """
-    from limbeck.shrink.pipeline import PAGE, Request
+    from limbeck.shrink.page import MARKDOWN, PAGE, summary_page
+    from limbeck.shrink.pipeline import Request
     from limbeck.shrink.pipeline import shrink as make
-    from limbeck.shrink.summary import summary_page
 
     if threads is not None:
         import torch
 
         torch.set_num_threads(threads)
-    request = Request(model, str(data), tuple(text), label, budget, str(dev) if dev else None, minutes, seed)
-    folder = output or Path("shrunk") / f"{data.stem}-{budget}"
+    request = Request(
+        *(model, str(data), tuple(text), label, budget),
+        dev=str(dev) if dev else None,
+        unlabelled=str(unlabelled) if unlabelled else None,
+        separator=separator,
+        minutes=minutes,
+        seed=seed,
+    )
+    folder = output or Path("shrunk") / data.stem
     with continued_by(f"The same command continues {folder}."):
         summary = make(request, folder)
     out.print(Markdown(summary_page(summary)))
-    out.print(f"The student, its exported forms and {PAGE}: {folder}", highlight=False)
+    out.print(f"The students, {MARKDOWN} and {PAGE}: {folder}", highlight=False)

@@ -59,6 +59,11 @@ def write_report(paths: Sequence[Path], output: Path, figures: Path | None = Non
 
 
 def _template() -> Any:
+    return page_environment().from_string(_file("page.html"))
+
+
+def page_environment() -> Any:
+    """Return what renders a page: everything escaped, a filter that sets a figure into it, and the style as ``css``."""
     try:
         import jinja2
         import markupsafe
@@ -70,7 +75,7 @@ def _template() -> Any:
     # both are written by us: labels and texts of users are escaped inside the figures
     environment.filters["svg"] = lambda drawn: markupsafe.Markup(inline_svg(drawn))
     environment.globals["css"] = markupsafe.Markup(_file("page.css"))
-    return environment.from_string(_file("page.html"))
+    return environment
 
 
 def _file(name: str) -> str:

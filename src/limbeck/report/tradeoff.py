@@ -24,9 +24,20 @@ class _Point:
     label: str
     x: float
     y: float
-    sd: float | None
-    parameters: float | None
+    ends: tuple[float, float]  # of its bar
+    size: float | None
     look: Look
+
+
+class Mark(NamedTuple):
+    """Describe a point of a picture: where it is, its interval, its size, and the number of its look."""
+
+    label: str
+    milliseconds: float
+    score: float
+    interval: tuple[float, float]
+    size: float | None
+    number: int
 
 
 class _Box(NamedTuple):
@@ -73,6 +84,23 @@ def trade_off(task: TaskData) -> list[ReportFigure]:
     ]
 
 
+def draw_marks(marks: Sequence[Mark], *, metric: str, across: str, name: str, title: str, caption: str) -> ReportFigure:
+    """Draw models by score and time, a larger marker for a larger size; marks of one number share their look."""
+    looks = [TEACHER_LOOK, *(look(number) for number in range(max(mark.number for mark in marks)))]
+    points = [
+        _Point(mark.label, mark.milliseconds, mark.score, mark.interval, mark.size, looks[mark.number])
+        for mark in marks
+    ]
+    figure, (axes,) = panels(1, 6.6, max(3.8, 0.19 * len(points) + 1.2), Room(0.7, 0.2, 0.15, 0.55))
+    _draw(axes, points, metric)
+    axes.set_ylabel(with_unit(metric))
+    axes.set_xlabel(across)
+    _ticks(axes, "{:g}".format)
+    words = [f"{mark.label} {readable_score(metric, mark.score)} at {mark.milliseconds:.3g} ms" for mark in marks]
+    alt = f"{metric} against {across}: {'; '.join(words)}."
+    return ReportFigure(name, title, caption, alt, "", "trade-off", figure)
+
+
 def _points(task: TaskData, timed: bool) -> tuple[list[_Point], list[str]]:
     """Return what can be shown, the teacher last, and the labels of what cannot."""
     points, without = [], []
@@ -83,23 +111,25 @@ def _points(task: TaskData, timed: bool) -> tuple[list[_Point], list[str]]:
         if score is None or not x:
             without.append(student.label)
         else:
-            points.append(_Point(student.label, x, score.mean, score.sd, parameters, look(student.number)))
+            ends = (score.mean - (score.sd or 0), score.mean + (score.sd or 0))
+            points.append(_Point(student.label, x, score.mean, ends, parameters, look(student.number)))
     x = task.shared("cost", "teacher_milliseconds") if timed else task.teacher_parameters
     if points and x and task.metric in task.teacher_scores:
         y = task.teacher_scores[task.metric]
-        points.append(_Point("teacher", x, y, None, task.teacher_parameters, TEACHER_LOOK))
+        points.append(_Point("teacher", x, y, (y, y), task.teacher_parameters, TEACHER_LOOK))
     return points, without
 
 
 def _draw(axes: Any, points: Sequence[_Point], metric: str) -> None:
     hundredths = scale(metric)
-    largest = max((point.parameters or 0 for point in points), default=0)
-    areas = [max(_SMALLEST, _LARGEST * p.parameters / largest) if p.parameters else _UNKNOWN for p in points]
+    largest = max((point.size or 0 for point in points), default=0)
+    areas = [max(_SMALLEST, _LARGEST * point.size / largest) if point.size else _UNKNOWN for point in points]
     _limit(axes, points, hundredths)
     for point, area in zip(points, areas, strict=True):
-        y, sd = hundredths * point.y, hundredths * (point.sd or 0)
-        if sd:
-            axes.errorbar(point.x, y, yerr=sd, fmt="none", ecolor=point.look.colour, capsize=3, linewidth=1)
+        y, (low, high) = hundredths * point.y, (hundredths * end for end in point.ends)
+        if low < high:
+            bar = [[max(0.0, y - low)], [max(0.0, high - y)]]
+            axes.errorbar(point.x, y, yerr=bar, fmt="none", ecolor=point.look.colour, capsize=3, linewidth=1)
         axes.scatter(point.x, y, s=area, marker=point.look.marker, color=point.look.colour, linewidths=0)
     _label(axes, points, areas, hundredths)
 
@@ -111,7 +141,7 @@ def _limit(axes: Any, points: Sequence[_Point], hundredths: float) -> None:
     low, high = min(point.x for point in points), max(point.x for point in points)
     room = max(high / low, 2.0) ** 0.25  # for labels beside the outermost points
     axes.set_xlim(low / room, high * room**2)
-    ends = [hundredths * (point.y + side * (point.sd or 0)) for point in points for side in (-1, 1)]
+    ends = [hundredths * end for point in points for end in point.ends]
     margin = 0.12 * (max(ends) - min(ends)) or max(1.0, 0.05 * abs(ends[0]))
     axes.set_ylim(min(ends) - margin, max(ends) + margin)
 

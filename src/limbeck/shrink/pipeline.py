@@ -1,4 +1,4 @@
-"""Make a small model in service of a table and a model, in one go: teacher, students, choice, export, summary.
+"""Make small models in service of a table and a model, in one go: teacher, students, race, export, summary.
 
 Every training is a run directory and every decision is written down: started again, it goes on where it stopped.
 """
@@ -8,47 +8,55 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import time
+from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from limbeck._internal.files import remove_leftovers, write_text
 from limbeck._internal.locks import locked
-from limbeck.errors import RunError
-from limbeck.models.loading import load_config
-from limbeck.recipes.recipe import Recipe, load_recipe, load_task_block
+from limbeck._internal.progress import muted_messages
+from limbeck.errors import LimbeckError, ModelError, RunError
+from limbeck.inference.logits import predict_logits
+from limbeck.models.families import blocks_of
+from limbeck.models.layer_choice import block_influence, choice_sample, compare_layers, propose_layers
+from limbeck.models.loading import load_config, load_fine_tuned, load_for_training, load_tokenizer, longest_input
+from limbeck.recipes.recipe import load_recipe, load_task_block
+from limbeck.rivals.frozen import frozen_rivals
+from limbeck.rivals.rival import Rival
+from limbeck.rivals.tfidf import tfidf_rival
 from limbeck.runs.files import MALFORMED, read_mapping
 from limbeck.shrink.budget import Budget
-from limbeck.shrink.forms import export_forms, measure_forms
-from limbeck.shrink.plan import Request, Workspace, epochs_that_fit, measure_epoch_seconds
-from limbeck.shrink.scores import TEACHER_NAME, ModelScores
-from limbeck.shrink.size import choose_size
-from limbeck.shrink.summary import summary_page
-from limbeck.shrink.teacher import reason_to_fine_tune
-from limbeck.study.description import Study
-from limbeck.study.engines import InProcess
-from limbeck.study.plan import Plan
-from limbeck.study.runner import run_study
-from limbeck.study.watch import watching
+from limbeck.shrink.data import CHOOSING, divide, readable_labels, unlabelled_texts, with_teachers_labels
+from limbeck.shrink.forms import export_forms, time_forms, time_rival
+from limbeck.shrink.page import write_pages
+from limbeck.shrink.plan import Request, Workspace
+from limbeck.shrink.race import run_race
+from limbeck.shrink.schedule import RaceSchedule, depths_of, epochs_that_fit, measure_cost, schedule_race
+from limbeck.shrink.scores import ModelScores
+from limbeck.shrink.summary import Measured, summarise
+from limbeck.shrink.teacher import reason_to_fine_tune, save_trimmed, train_teacher
+from limbeck.shrink.trainings import Candidate, Trainings
+from limbeck.study.halving import RaceResult
 from limbeck.tasks import load_task
+from limbeck.tasks.batching import Batches
+from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.task import Task
-from limbeck.training.execute import RunDirectory, execute
 
 logger = logging.getLogger("limbeck")
 
 SUMMARY = "summary.json"
-PAGE = "summary.md"
-# The labels alone, which everything else must beat; then the teacher's predictions, and two kinds of its hidden states.
-TRIED_METHODS = ("ft", "kd", "cka", "fcd")
-_TEACHER_SHARE, _TRAINING_SHARE, _STUDENTS_LEAST = 0.35, 0.8, 0.3  # of the time; the rest is for export and measuring
-_SLOWER = 1.3  # what a step of these methods takes against one of ft, the teacher's features being cached
-_RATE, _WIDTH, _MOST_RATE = 8e-5, 768, 5e-4  # the learning rate of models so wide; narrower ones bear more
-_STUDENT_RATE = 2.0  # students, which lost layers, have more to learn
-_MANY_ROWS = 1000
+_TEACHER_SHARE = 0.36  # of the time
+_RIVALS, _MEASURING, _EACH_DEPTH, _MOST_AFTER = 45.0, 25.0, 12.0, 0.35  # seconds after the race; at most this share
+_SAFETY = 0.93  # of the time left: steps are estimated from a few
+_TYPICAL, _LONG = 50, 95  # percentiles of the texts' lengths
 
 
 def shrink(request: Request, output: Path) -> dict[str, Any]:
-    """Make the small model that was asked for: do all that is missing in ``output``, and return its summary."""
-    budget = Budget.parse(request.budget)
+    """Make the small models that were asked for: do all that is missing in ``output``, and return its summary."""
     block = load_task_block(request.task_block())
     task = load_task(block.name, **block.options)
     request.check(task)
@@ -58,162 +66,213 @@ def shrink(request: Request, output: Path) -> dict[str, Any]:
         return done
     with locked(output):
         remove_leftovers(output)
-        teacher = _make_teacher(request, task, workspace)
-        _choose_student(request, task, teacher, budget, workspace)
-        runs, failed = _train_students(request, task, teacher, workspace)
-        scores = ModelScores.of(runs, {name: task.split("validation")[name][:] for name in task.text_columns})
-        method = scores.best(list(runs))
-        logger.info("Step 4 of 4: %s is best; its student is exported and measured.", method)
-        rows = len(task.split("validation"))
-        paths, refused = export_forms(runs[method], teacher, request.task_block(), rows, output)
-        summary = _summarise(task, workspace, scores, runs, failed, method) | {"not_exported": refused}
-        summary |= measure_forms(paths, scores, method, task, runs[method], budget, workspace.plan["student"]["length"])
-        write_text(output / PAGE, summary_page(summary))
+        logger.info("About %g minutes, of which a third or so are the teacher's.", request.minutes)
+        summary = _Pipeline(request, task, workspace).run()
+        write_pages(summary, output)
         write_text(output / SUMMARY, json.dumps(summary, indent=1) + "\n")
-        if not failed:  # the teacher's features have served, and are large
-            shutil.rmtree(output / "study" / "caches", ignore_errors=True)
+        if not summary["failed"]:  # the teacher's features have served, and are large
+            shutil.rmtree(output / "race" / "caches", ignore_errors=True)
     return summary
 
 
 def _finished(output: Path) -> dict[str, Any] | None:
-    """Return the summary, if nothing is left to do; methods that failed are tried again."""
+    """Return the summary, if nothing is left to do; students that failed are tried again."""
     if not (output / SUMMARY).is_file():
         return None
     try:
         summary = read_mapping(output / SUMMARY)
-        return None if any("failed" in entry for entry in summary["methods"]) else summary
+        return None if summary["failed"] else summary
     except (RunError, *MALFORMED) as error:
         logger.warning("%s: %s It is made again.", output / SUMMARY, error)
         return None
 
 
-def _seconds(request: Request) -> float:
-    return 60 * request.minutes
+@dataclass
+class _Teacher:
+    """Hold who teaches, in a folder, and how students are trained."""
+
+    model: str
+    depth: int
+    trainings: Trainings
 
 
-def _make_teacher(request: Request, task: Task, workspace: Workspace) -> str:
-    """Return the model itself if it knows the task, else what fine-tuning makes of it."""
-    if "teacher" not in workspace.plan:
-        why = reason_to_fine_tune(request.model, task)
-        if not why:
-            about = {"about": f"{Path(request.model).name}, as it was given", "epochs": None, "seconds": 0.0}
-        else:
-            of_one = measure_epoch_seconds(_teacher_recipe(request, task, 1.0))
-            epochs = epochs_that_fit(_TEACHER_SHARE * _seconds(request), of_one)
-            words = f"{Path(request.model).name} ({why}), fine-tuned for {epochs:g} epochs"
-            about = {"about": words, "epochs": epochs, "seconds": epochs * of_one}
-        workspace.decide("teacher", about)
-    plan = workspace.plan["teacher"]
-    if plan["epochs"] is None:
-        logger.info("Step 1 of 4: the teacher is %s.", plan["about"])
-        return request.model
-    logger.info("Step 1 of 4: the teacher is %s: about %s.", plan["about"], _duration(plan["seconds"]))
-    recipe = _teacher_recipe(request, task, plan["epochs"])
-    return str(execute(recipe, workspace.folder / "teacher", resume=True).path)
+class _Pipeline:
+    """Do the steps one after the other; what was decided before is not decided again."""
 
+    def __init__(self, request: Request, task: Task, workspace: Workspace) -> None:
+        self.request, self.workspace, self.plan, self.folder = request, workspace, workspace.plan, workspace.folder
+        self.began = time.monotonic()
+        self.more = unlabelled_texts(request, task)
+        self.block = divide(request, task, self.folder / "data")
+        self.task = _load(self.block)
 
-def _choose_student(request: Request, task: Task, teacher: str, budget: Budget, workspace: Workspace) -> None:
-    """Decide how deep students are and how long each method trains: an equal share of the time the teacher left."""
-    if "student" not in workspace.plan:
-        size = choose_size(teacher, task, budget)
-        of_one = _SLOWER * measure_epoch_seconds(_student_recipe(request, task, teacher, size["layers"]))
-        whole = _seconds(request)
-        share = max(_TRAINING_SHARE * whole - workspace.plan["teacher"]["seconds"], _STUDENTS_LEAST * whole)
-        epochs = epochs_that_fit(share / len(TRIED_METHODS), of_one)
-        workspace.decide("student", size | {"epochs": epochs, "seconds": len(TRIED_METHODS) * epochs * of_one})
-    plan = workspace.plan["student"]
-    logger.info("Step 2 of 4: students keep the first %d of %d layers.", plan["layers"], plan["of_layers"])
+    def run(self) -> dict[str, Any]:
+        """Return the summary of all that was made."""
+        teacher = self._make_teacher()
+        self._choose_layers(teacher)
+        races = self._race(teacher)
+        winners = {depth: race.winner.directory.path for depth, race in races.items() if race.winner is not None}
+        logger.info("Step 4 of 4: %d students are exported and measured.", len(winners))
+        rows = len(self.task.split(CHOOSING))
+        paths, refused = export_forms(winners, teacher.model, self.block, rows, self.folder / "students")
+        measured = self._measure(paths, teacher)
+        failed = {key: why for race in races.values() for key, why in race.failed.items()}
+        summary = summarise(self.request, self.plan, measured, races, winners, refused, self.folder)
+        return summary | {"failed": failed, "seconds": round(time.monotonic() - self.began, 1)}
 
+    def _left(self) -> float:
+        return 60 * self.request.minutes - (time.monotonic() - self.began)
 
-def _teacher_recipe(request: Request, task: Task, epochs: float) -> Recipe:
-    values = {"task": request.task_block(), "student": {"model": request.model}, "method": {"name": "ft"}}
-    return load_recipe(values=values | {"train": _train_block(request, task, epochs, 1.0), "seed": request.seed})
+    def _make_teacher(self) -> _Teacher:
+        """Trim the vocabulary; take the model itself if it knows the task, else what training makes of it."""
+        name = Path(self.request.model).name
+        if "base" not in self.plan:
+            why = reason_to_fine_tune(self.request.model, self.task)
+            texts = chain(*self.task.inputs(self.task.split("train")[:]), *self.more.values())
+            base = save_trimmed(self.request.model, self.task, texts, not why, self.folder / "base")
+            self.workspace.decide("base", base | {"why_fine_tuned": why})
+        base = self.plan["base"]
+        trainings = Trainings(self.block, *self._sizes(base["model"]))
+        if "teacher" not in self.plan and base["why_fine_tuned"]:
+            of_one = measure_cost(trainings.teacher(base["model"], 1.0)).epoch
+            epochs = epochs_that_fit(_TEACHER_SHARE * 60 * self.request.minutes, of_one)
+            words = f"{name} ({base['why_fine_tuned']}), with a fitted head, fine-tuned for {epochs:g} epochs"
+            self.workspace.decide("teacher", {"about": words, "epochs": epochs, "seconds": epochs * of_one})
+        elif "teacher" not in self.plan:
+            about = {"about": f"{name}, as it was given", "epochs": None, "seconds": 0.0, "model": base["model"]}
+            self.workspace.decide("teacher", about)
+        plan = self.plan["teacher"]
+        logger.info("Step 1 of 4: the teacher is %s: about %s.", plan["about"], _duration(plan["seconds"]))
+        if "model" not in plan:
+            recipe = trainings.teacher(base["model"], plan["epochs"])
+            found = train_teacher(recipe, self.folder / "teacher", self.folder / "teacher-fitted")
+            self.workspace.decide("teacher", plan | found)
+        model = self.plan["teacher"]["model"]
+        depth = len(blocks_of(load_fine_tuned(model, self.task)))
+        if depth < 2:
+            raise ModelError("The teacher has a single layer, so no layer can be removed. Choose a deeper model.")
+        return _Teacher(model, depth, Trainings(self._students_block(model), *self._sizes(model)))
 
+    def _sizes(self, model: str) -> tuple[int, int, int]:
+        width = load_config(model).hidden_size
+        return width, len(self.task.split("train")), self.request.seed
 
-def _train_block(request: Request, task: Task, epochs: float, faster: float) -> dict[str, Any]:
-    width = load_config(request.model).hidden_size
-    return {
-        "epochs": epochs,
-        "batch_size": 32 if len(task.split("train")) >= _MANY_ROWS else 16,
-        "learning_rate": float(f"{faster * min(_MOST_RATE, _RATE * (_WIDTH / width) ** 2):.2g}"),
-        "eval_strategy": "no",
-        "save_steps": 0.5,  # of all steps: what a killed run loses at most
-    }
+    def _students_block(self, teacher: str) -> dict[str, Any]:
+        """Return the block that students train on: with the unlabelled rows, which the teacher labels."""
+        count = len(next(iter(self.more.values())))
+        if not count:
+            return self.block
+        file = self.folder / "data" / "taught.parquet"
+        if file.is_file():
+            return {**self.block, "train": str(file)}
+        network, tokenizer = load_fine_tuned(teacher, self.task), load_tokenizer(teacher)
+        length, _ = self.task.suggest_length(tokenizer, longest_input(network))
+        encoded = encode(self.task.text_columns, _rows(self.more), tokenizer, length)
+        logits = predict_logits(network, encoded, Collator(tokenizer), job="label the unlabelled rows")
+        labels = readable_labels(self.task, self.task.predictions(logits))
+        logger.info("%s rows without labels are labelled by the teacher, for the students.", f"{count:,}")
+        return with_teachers_labels(self.block, self.more, labels, file)
 
-
-def _study(request: Request, task: Task, teacher: str, layers: int, epochs: float) -> Study:
-    return Study.model_validate(
-        {
-            "tasks": ["table"],
-            "task": request.task_block(),
-            # confirmed, because step 1 looked at the teacher
-            "teacher": {"fine_tuned": teacher, "cache_dtype": "float16", "confirmed": True},
-            "student": {"from": "teacher", "keep": f"first:{layers}"},
-            "train": _train_block(request, task, epochs, _STUDENT_RATE),
-            "methods": list(TRIED_METHODS),
-            "seeds": [request.seed],
+    def _choose_layers(self, teacher: _Teacher) -> None:
+        """Decide which layers students of each depth may keep: the best sets by what a fitted head makes of them."""
+        logger.info("Step 2 of 4: which layers students keep.")
+        if "layers" in self.plan:
+            return
+        network, tokenizer = load_fine_tuned(teacher.model, self.task), load_tokenizer(teacher.model)
+        length, _ = self.task.suggest_length(tokenizer, longest_input(network))
+        collate = Collator(tokenizer, problem=self.task.problem)
+        with muted_messages():
+            sample = choice_sample(self.task.encode("train", tokenizer, length), self.task.problem)
+        influence = block_influence(network, Batches(sample, collate, 32))
+        proposed = {
+            f"{count} {name}": layers
+            for count in depths_of(teacher.depth)
+            for name, layers in propose_layers(teacher.depth, count, influence).items()
         }
-    )
+        metric = self.task.metrics[0]
+        found = compare_layers(network, sample, collate, self.task.problem, proposed, metric=metric, rows=len(sample))
+        table: dict[str, list[dict[str, Any]]] = {}
+        for candidate in found:
+            table.setdefault(str(len(candidate.layers)), []).append(asdict(candidate))
+        for count, sets in table.items():
+            chosen = ", ".join(map(str, sets[0]["layers"]))
+            logger.info(
+                "%s of %d layers: %s (%s %.4f with a fitted head).",
+                count,
+                teacher.depth,
+                chosen,
+                metric,
+                sets[0]["score"],
+            )
+        self.workspace.decide("layers", {"of": teacher.depth, "influence": influence, "sets": table})
+
+    def _race(self, teacher: _Teacher) -> dict[int, RaceResult]:
+        """Train students until the best of each depth is known."""
+        sets = {int(count): [one["layers"] for one in found] for count, found in self.plan["layers"]["sets"].items()}
+        if "race" not in self.plan:
+            costs = {}
+            for count, found in sets.items():
+                values = teacher.trainings.student(Candidate(tuple(found[0]), "ft"), teacher.model, 1.0)
+                costs[count] = measure_cost(load_recipe(values=values))
+            after = min(_RIVALS + _MEASURING + _EACH_DEPTH * len(costs), _MOST_AFTER * 60 * self.request.minutes)
+            schedule = schedule_race(costs, _SAFETY * (self._left() - after))
+            self.workspace.decide("race", asdict(schedule) | {"costs": {str(n): asdict(c) for n, c in costs.items()}})
+        plan = self.plan["race"]
+        schedule = RaceSchedule(tuple(plan["depths"]), plan["candidates"], plan["epochs"], plan["seconds"])
+        logger.info(
+            "Step 3 of 4: students of %s layers, %d candidate%s each, %g epochs: about %s.",
+            *(", ".join(map(str, schedule.depths)), schedule.candidates, "s" * (schedule.candidates > 1)),
+            *(schedule.epochs, _duration(schedule.seconds)),
+        )
+        races = run_race(schedule, sets, teacher.trainings, teacher.model, self.task, self.folder / "race")
+        decisions = {str(depth): race.decisions() for depth, race in races.items()}
+        self.workspace.decide("race", plan | {"decisions": decisions})
+        return races
+
+    def _measure(self, paths: dict[str, Path], teacher: _Teacher) -> Measured:
+        """Score and time every model and the rivals on the rows that chose nothing."""
+        tokenizer = load_tokenizer(teacher.model)
+        cut, _ = self.task.suggest_length(tokenizer, longest_input(load_config(teacher.model)))
+        scores = ModelScores(self.task, cut)
+        for name, path in paths.items():
+            scores.add_model(name, path)
+        budget = Budget.parse(self.request.budget) if self.request.budget is not None else None
+        percentile = _LONG if budget is not None and budget.ratio is None else _TYPICAL
+        length = int(np.percentile(self.task.lengths("train", tokenizer), percentile, method="higher"))
+        length = min(length, cut)
+        figures, conditions = time_forms(paths, length)
+        rivals = self._rivals(teacher)
+        for rival in rivals:
+            scores.add_rival(rival.name, rival.predict)
+            timing = time_rival(rival.predict, self.task)
+            figures[rival.name] = timing | {"form": "linear", "parameters": rival.parameters, "about": rival.about}
+        return Measured(scores, figures, [rival.name for rival in rivals], length, budget, conditions)
+
+    def _rivals(self, teacher: _Teacher) -> list[Rival]:
+        """Fit the trivial models that a student must beat; one that cannot be fitted is left out with a warning."""
+        base = self.plan["base"]["model"]
+        tokenizer = load_tokenizer(base)
+        found: list[Rival] = []
+        try:
+            with muted_messages():
+                found.append(tfidf_rival(self.task))
+                network: Any = load_for_training(base, self.task, tokenizer)
+                layers = sorted({self.plan["race"]["depths"][0], teacher.depth})
+                found += frozen_rivals(self.task, network, tokenizer, layers, name=Path(self.request.model).name)
+        except LimbeckError as error:
+            logger.warning("A linear rival is left out: %s", error)
+        return found
 
 
-def _student_recipe(request: Request, task: Task, teacher: str, layers: int) -> Recipe:
-    """Return the recipe that fine-tunes such a student, to time it."""
-    values = _study(request, task, teacher, layers, 1.0).values("table", "ft", {}, request.seed, teacher, "off")
-    return load_recipe(values=values)
+def _load(block: dict[str, Any]) -> Task:
+    loaded = load_task_block(block)
+    return load_task(loaded.name, **loaded.options)
 
 
-def _train_students(
-    request: Request, task: Task, teacher: str, workspace: Workspace
-) -> tuple[dict[str, Path], dict[str, str]]:
-    """Train a student by each method; return the runs by method, and why others failed."""
-    plan = workspace.plan["student"]
-    study = _study(request, task, teacher, plan["layers"], plan["epochs"])
-    folder = workspace.folder / "study"
-    about = (", ".join(TRIED_METHODS), f"{plan['epochs']:g}", _duration(plan["seconds"]))
-    logger.info("Step 3 of 4: students by %s, %s epochs each: about %s.", *about)
-    with watching(Plan(study, folder).count_jobs_left()) as watcher:
-        results = run_study(study, folder, InProcess(), watcher)
-    runs = {entry["label"]: folder / entry["runs"][0] for entry in results["entries"] if entry["runs"]}
-    failed = {entry["label"]: entry["why"] for entry in results["entries"] if not entry["runs"]}
-    if not runs:
-        raise RunError(f"No student could be trained: {next(iter(failed.values()))} See {folder / 'failures'}.")
-    return runs, failed
+def _rows(columns: dict[str, list[str]]) -> Any:
+    from limbeck.tasks.task import make_split
 
-
-def _summarise(
-    task: Task, workspace: Workspace, scores: ModelScores, runs: dict[str, Path], failed: dict[str, str], method: str
-) -> dict[str, Any]:
-    """Return the entries of the summary that the run directories tell."""
-    entries: list[dict[str, Any]] = [
-        {
-            "method": name,
-            "run": run.relative_to(workspace.folder).as_posix(),
-            "chosen_by": scores.choosing_score(name),
-            "score": scores.score(name),
-            "agreement": scores.agreement(name),
-        }
-        for name, run in runs.items()
-    ]
-    results = RunDirectory(runs[method]).metrics()
-    plan = workspace.plan["student"]
-    return {
-        "asked": workspace.plan["asked"],
-        "metric": scores.metric,
-        "rows": {"train": len(task.split("train")), **scores.counts()},
-        "majority": _majority(task, scores),
-        "teacher": workspace.plan["teacher"] | {"score": scores.score(TEACHER_NAME)},
-        "student": {"method": method, "parameters": results["parameters"]}
-        | {key: plan[key] for key in ("layers", "of_layers", "epochs")},
-        "methods": entries + [{"method": name, "failed": why} for name, why in failed.items()],
-        "against_teacher": scores.difference(method, TEACHER_NAME),
-        "against_ft": scores.difference(method, "ft") if "ft" in runs and method != "ft" else None,
-    }
-
-
-def _majority(task: Task, scores: ModelScores) -> float:
-    """Return the score of always giving the training data's most frequent answer, on the reported rows."""
-    rows = task.split("validation").select(scores.halves.reported).rename_column("label", "labels")
-    return task.majority({"labels": task.split("train")["label"]}, rows)[scores.metric]
+    return make_split("unlabelled", {"id": list(range(len(next(iter(columns.values()))))), **columns})
 
 
 def _duration(seconds: float) -> str:

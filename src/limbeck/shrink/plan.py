@@ -4,51 +4,55 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from limbeck._internal.files import expand_home, write_text
 from limbeck._internal.links import refuse_links
 from limbeck._internal.locks import holds_nothing
-from limbeck._internal.progress import muted_messages
 from limbeck.errors import DataError, RunError
 from limbeck.models.loading import resolve
-from limbeck.recipes.recipe import Recipe
 from limbeck.runs.files import read_mapping
 from limbeck.shrink.budget import Budget
 from limbeck.tasks.task import Task
-from limbeck.training.assemble import assemble, load_data
 
 PLAN = "plan.json"
 _FEWEST_DEV, _FEWEST_TRAIN = 20, 40  # rows; fewer cannot tell one student from another
-_MOST_EPOCHS = 10.0
 
 
 @dataclass(frozen=True)
 class Request:
-    """Hold what was asked for: ``dev`` None holds out a tenth of ``data``; all may take about ``minutes``."""
+    """Hold what was asked for: ``dev`` None holds out a tenth of ``data``; all may take about ``minutes``.
+
+    Without a ``budget`` a student is proposed. ``unlabelled`` is a file with more texts; ``separator`` stands between
+    the names of several labels in one cell.
+    """
 
     model: str
     data: str
     text: tuple[str, ...]
     label: str
-    budget: str
+    budget: str | None = None
     dev: str | None = None
+    unlabelled: str | None = None
+    separator: str | None = None
     minutes: float = 10.0
     seed: int = 0
 
     def task_block(self) -> dict[str, Any]:
-        """Return the recipe's block for the task."""
-        files = {"train": self.data} | ({"validation": self.dev} if self.dev is not None else {})
-        return {"name": "table", **files, "text": list(self.text), "label": self.label, "seed": self.seed}
+        """Return the recipe's block for the task as it is in the user's files."""
+        block: dict[str, Any] = {"name": "table", "train": self.data, "text": list(self.text), "label": self.label}
+        if self.dev is not None:
+            block["validation"] = self.dev
+        if self.separator is not None:
+            block |= {"separator": self.separator, "problem": "multi_label"}
+        return block | {"seed": self.seed}
 
     def check(self, task: Task) -> None:
         """Raise what would make the result meaningless."""
-        Budget.parse(self.budget)
+        if self.budget is not None:
+            Budget.parse(self.budget)
         train, dev = len(task.split("train")), len(task.split("validation"))
         if dev < _FEWEST_DEV and self.dev is None:
             raise DataError(
@@ -64,7 +68,7 @@ class Request:
 
     def identity(self) -> dict[str, Any]:
         """Return everything that decides the result, the content of the files included."""
-        files = [expand_home(self.data)] + ([expand_home(self.dev)] if self.dev is not None else [])
+        files = [expand_home(name) for name in (self.data, self.dev, self.unlabelled) if name is not None]
         content = [_digest(file) for file in (*files, *_model_files(self.model))]
         asked: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # as it is read again: tuples are lists
         return asked | {"content of the files": content}
@@ -121,30 +125,3 @@ class Workspace:
         """Add a decision to the plan, and write the plan."""
         self.plan[name] = decision
         write_text(self._file, json.dumps(self.plan, indent=1) + "\n")
-
-
-def epochs_that_fit(seconds: float, of_one: float) -> float:
-    """Return how many passes over the training data fit into so much time: at most 10, parts of one if need be."""
-    epochs = min(_MOST_EPOCHS, seconds / of_one)
-    return max(0.01, float(f"{epochs:.2g}"))
-
-
-def measure_epoch_seconds(recipe: Recipe) -> float:
-    """Estimate how long a pass over the training data takes, from a few steps on short, medium and long texts."""
-    with muted_messages():
-        parts = assemble(recipe)
-        data = load_data(recipe, parts)
-    batches = data.batches("train")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    distiller = parts.distiller.to(device).train()
-    optimizer = torch.optim.AdamW([weight for weight in distiller.parameters() if weight.requires_grad], lr=0.0)
-    middle = len(batches) // 2
-    took = []
-    for number in (middle, len(batches) // 6, middle, len(batches) * 5 // 6):
-        batch = {name: value.to(device) for name, value in batches[number].items()}
-        begin = time.perf_counter()
-        distiller(**batch)["loss"].backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        took.append(time.perf_counter() - begin)
-    return len(batches) * sum(took[1:]) / len(took[1:])  # the first one warms up

@@ -1,144 +1,222 @@
-"""Write the summary of 'limbeck shrink' for people: what was lost and gained, in sentences and as a page."""
+"""Put together what was made and measured, and say it in sentences, good and bad ones alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from limbeck._internal.files import readable_size
+from limbeck.metrics import SMALLER_IS_BETTER, readable_score
+from limbeck.shrink.budget import Budget
+from limbeck.shrink.forms import FORMS, TEACHER, student_name
+from limbeck.shrink.front import knee, within
+from limbeck.shrink.plan import Request
+from limbeck.shrink.scores import ModelScores
+from limbeck.study.halving import RaceResult
 
 ShrinkSummary = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Hold what was measured of all models: answers, figures by name, and under which conditions."""
+
+    scores: ModelScores
+    figures: dict[str, dict[str, Any]]
+    rivals: list[str]
+    length: int  # of the timed text, in tokens
+    budget: Budget | None
+    conditions: dict[str, Any]
+
+
+def summarise(
+    request: Request,
+    plan: Mapping[str, Any],
+    measured: Measured,
+    races: Mapping[int, RaceResult],
+    winners: Mapping[int, Path],
+    refused: Mapping[str, str],
+    folder: Path,
+) -> dict[str, Any]:
+    """Return everything that the pages say, as plain data."""
+    scores, figures = measured.scores, measured.figures
+    teacher_ms = figures[TEACHER]["p50_ms"]
+    depths = {student_name(depth, form): depth for depth in winners for form in FORMS}
+    models = []
+    for name, own in figures.items():
+        kind = "rival" if name in measured.rivals else "student" if name in depths else "teacher"
+        entry = {
+            "name": name,
+            "kind": kind,
+            "chosen_by": scores.choosing_score(name),
+            "score": scores.score(name),
+            **own,
+        }
+        entry["agreement"] = None if name == TEACHER else scores.agreement(name, TEACHER)
+        entry["latency_ratio"] = own["p50_ms"] / teacher_ms
+        entry["within_budget"] = measured.budget is None or measured.budget.met(own["p50_ms"], teacher_ms)
+        if kind == "student":
+            entry |= {"depth": depths[name], "against_teacher": scores.difference(name, TEACHER)}
+            entry["against_rivals"] = {rival: scores.difference(name, rival) for rival in measured.rivals}
+        models.append(entry)
+    chosen, met = _choose([model for model in models if model["kind"] == "student"], measured, teacher_ms)
+    sign = -1 if scores.metric in SMALLER_IS_BETTER else 1
+    best = max(measured.rivals, key=lambda name: sign * scores.choosing_score(name), default=None)
+    task = scores.task
+    return {
+        "asked": dict(plan["asked"]),
+        "metric": scores.metric,
+        "rows": {
+            "train": len(task.split("train")),
+            "choosing": len(task.split("validation")),
+            "reported": len(task.split("test")),
+        },
+        "majority": scores.majority(),
+        "vocabulary": {
+            key: plan["base"][key] for key in ("pieces", "of_pieces", "unseen", "why") if key in plan["base"]
+        },
+        "teacher": dict(plan["teacher"]) | {"layers": plan["layers"]["of"]},
+        "students": {
+            str(depth): {"run": str(path.relative_to(folder)), "layers": list(_layers(races[depth]))}
+            | {"method": races[depth].winner.values["method"]["name"]}  # type: ignore[union-attr]
+            for depth, path in winners.items()
+        },
+        "race": {key: plan["race"][key] for key in ("depths", "candidates", "epochs")},
+        "models": models,
+        "best_rival": best,
+        "chosen": {"name": chosen["name"], "folder": _folder_of(chosen, depths), "met": met},
+        "budget": None if measured.budget is None else asdict(measured.budget),
+        "timed": {"length": measured.length, **measured.conditions},
+        "not_exported": dict(refused),
+    }
+
+
+def _layers(race: RaceResult) -> Sequence[int]:
+    assert race.winner is not None
+    layers: Sequence[int] = race.winner.values["student"]["keep"]
+    return layers
+
+
+def _choose(students: Sequence[dict[str, Any]], measured: Measured, teacher_ms: float) -> tuple[dict[str, Any], bool]:
+    """Choose what is proposed, and tell whether it is within the budget: without one the knee of the front."""
+    if measured.scores.metric in SMALLER_IS_BETTER:
+        students = [model | {"chosen_by": -model["chosen_by"]} for model in students]
+    if measured.budget is None:
+        return dict(knee(students)), True
+    found = within(students, measured.budget, teacher_ms)
+    return (dict(found), True) if found is not None else (min(students, key=lambda model: model["p50_ms"]), False)
+
+
+def _folder_of(model: Mapping[str, Any], depths: Mapping[str, int]) -> str:
+    form = "onnx-int8" if model["form"] == "onnx-int8" else "hf"
+    return f"students/{depths[model['name']]}/{FORMS[form]}"
+
+
 def findings(summary: ShrinkSummary) -> list[str]:
-    """Return what was found as sentences, good and bad ones alike."""
-    said = [_lost(summary), _against_ft(summary), _budget(summary), *_forms(summary), *_doubts(summary)]
+    """Return what was found as sentences."""
+    said = [_choice(summary), *_against_teacher(summary), *_against_rivals(summary), *_notes(summary)]
     return [sentence for sentence in said if sentence]
 
 
-def _lost(summary: ShrinkSummary) -> str:
-    student, difference = summary["student"], summary["against_teacher"]
-    smaller = f"{student['layers']} of {student['of_layers']} layers, {student['parameters'] / 1e6:.1f} M parameters"
-    return f"The student ({student['method']}; {smaller}) {_compared(difference, 'the teacher')}."
+def entry_of(summary: ShrinkSummary, name: str) -> Mapping[str, Any]:
+    """Return what is known of a model."""
+    return next(model for model in summary["models"] if model["name"] == name)
 
 
-def _compared(difference: Mapping[str, float], with_whom: str) -> str:
-    """Write a difference: ``lost 1.2 points against the teacher, within noise (95% interval -2.5 to +0.1)``."""
-    value, low, high = (100 * difference[key] for key in ("value", "low", "high"))
-    interval = f"95% interval {low:+.1f} to {high:+.1f}"
-    if low <= 0 <= high:
-        moved = f"{'gained' if value > 0 else 'lost'} {abs(value):.1f} points" if value else "lost nothing"
-        return f"{moved} against {with_whom}, within noise ({interval})"
-    return f"{'gained' if value > 0 else 'lost'} {abs(value):.1f} points against {with_whom} ({interval})"
-
-
-def _against_ft(summary: ShrinkSummary) -> str:
-    method, difference = summary["student"]["method"], summary["against_ft"]
-    tried = [entry["method"] for entry in summary["methods"] if "score" in entry]
-    others = ", ".join(name for name in tried if name != "ft")
-    if method == "ft":
-        return f"No method ({others}) beat plain fine-tuning, so its student was taken." if others else ""
-    if difference is None:
-        return "Plain fine-tuning (ft) failed, so what distillation adds is not known."
-    value = 100 * difference["value"]
-    if difference["low"] > 0:
-        return f"{method} beat plain fine-tuning of the same layers by {value:.1f} points."
-    if difference["high"] < 0:
-        return f"{method} was chosen, but on the other rows plain fine-tuning is better by {-value:.1f} points."
-    return f"{method} was chosen, but is no better than plain fine-tuning beyond noise ({value:+.1f} points)."
-
-
-def _budget(summary: ShrinkSummary) -> str:
-    budget = summary["budget"]
-    taken = f"{budget['p50_ms']:.1f} ms for one text of {budget['length']} tokens as {budget['form']}"
-    against = f"the teacher's {budget['teacher_ms']:.1f} ms ({budget['p50_ms'] / budget['teacher_ms']:.2f}x)"
-    if budget["met"]:
-        return f"The budget of {summary['asked']['budget']} is met: {taken}, against {against}."
+def _choice(summary: ShrinkSummary) -> str:
+    chosen, teacher = entry_of(summary, summary["chosen"]["name"]), entry_of(summary, TEACHER)
+    student = summary["students"][str(chosen["depth"])]
+    layers = ", ".join(map(str, student["layers"]))
+    what = f"{chosen['name']} (the teacher's {layers}; {student['method']})"
+    cost = (
+        f"{_points(summary, chosen)}, {chosen['p50_ms']:.1f} ms for one text of {summary['timed']['length']} tokens "
+        f"and {readable_size(chosen['disk_bytes'])}, where the teacher has {_points(summary, teacher)}, "
+        f"{teacher['p50_ms']:.1f} ms and {readable_size(teacher['disk_bytes'])}"
+    )
+    if summary["budget"] is None:
+        return f"Proposed: {what}, in {summary['chosen']['folder']}: {cost}. More time buys little more score."
+    if summary["chosen"]["met"]:
+        return f"The best within {summary['asked']['budget']}: {what}, in {summary['chosen']['folder']}: {cost}."
     return (
-        f"The budget of {summary['asked']['budget']} could not be met. The nearest takes {taken}, against {against}; "
-        f"{budget['limit_ms']:.1f} ms were allowed."
+        f"The budget of {summary['asked']['budget']} could not be met. The fastest is {what}, in "
+        f"{summary['chosen']['folder']}: {cost}."
     )
 
 
-def _forms(summary: ShrinkSummary) -> list[str]:
-    by_name = {model["name"]: model for model in summary["models"]}
+def _points(summary: ShrinkSummary, model: Mapping[str, Any]) -> str:
+    return f"{summary['metric']} {readable_score(summary['metric'], model['score']['value'])}"
+
+
+def _against_teacher(summary: ShrinkSummary) -> list[str]:
+    """Say for each depth what was lost, in the form that is served."""
     said = []
-    if int8 := by_name.get("student, onnx-int8"):
-        said.append(f"As int8 the student takes {_cost(int8)}.")
-    teacher = by_name.get("teacher, onnx-int8")
-    if teacher and teacher["within_budget"]:
-        said.append(f"The teacher itself meets the budget as int8, without a student: {_cost(teacher)}.")
-    return said + [f"Not exported as {form}: {why}" for form, why in summary["not_exported"].items()]
-
-
-def _cost(model: Mapping[str, Any]) -> str:
-    score = f"{100 * model['score']['value']:.1f}"
-    size = readable_size(model["disk_bytes"])
-    return f"{model['p50_ms']:.1f} ms ({model['latency_ratio']:.2f}x) and {size}, and scores {score}"
-
-
-def _doubts(summary: ShrinkSummary) -> list[str]:
-    said = []
-    scores = {"teacher": summary["teacher"]["score"], "student": _entry(summary)["score"]}
-    no_better = [name for name, score in scores.items() if score["value"] <= summary["majority"]]
-    said += [f"The {name} is no better than always answering the most frequent label." for name in no_better]
-    said += [f"{entry['method']} failed: {entry['failed']}" for entry in summary["methods"] if "failed" in entry]
-    epochs = min(summary["student"]["epochs"], summary["teacher"].get("epochs") or 3)
-    if epochs < 1:
-        said.append(f"Training stopped after {epochs:g} of a pass over the data; more --minutes will probably help.")
-    said.append("Each method ran once, with one seed: another seed gives somewhat other scores.")
+    for model in _plain_students(summary):
+        said.append(f"{model['name']}: {_compared(summary, model['against_teacher'], 'the teacher')}.")
     return said
 
 
-def _entry(summary: ShrinkSummary) -> Mapping[str, Any]:
-    """Return the entry of the method that was chosen."""
-    return next(entry for entry in summary["methods"] if entry["method"] == summary["student"]["method"])
+def _plain_students(summary: ShrinkSummary) -> list[Mapping[str, Any]]:
+    return [model for model in summary["models"] if model["kind"] == "student" and model["form"] == "torch"]
 
 
-def summary_page(summary: ShrinkSummary) -> str:
-    """Return the summary as Markdown: sentences, a table of models, one of methods, and how they were measured."""
-    asked = summary["asked"]
-    lines = [f"# {Path(asked['data']).name}, within {asked['budget']}", ""]
-    lines += [f"- {sentence}" for sentence in findings(summary)]
-    lines += ["", *_model_table(summary), "", *_method_table(summary), "", *_conditions(summary)]
-    return "\n".join(lines) + "\n"
+def _compared(summary: ShrinkSummary, difference: Mapping[str, float], with_whom: str) -> str:
+    """Write a difference: ``1.2 points below the teacher, within noise (95% interval -2.5 to +0.1)``."""
+    hundred = 1 if summary["metric"] in SMALLER_IS_BETTER else 100
+    value, low, high = (hundred * difference[key] for key in ("value", "low", "high"))
+    interval = f"95% interval {low:+.1f} to {high:+.1f}"
+    moved = (
+        f"{abs(value):.1f} points {'above' if value > 0 else 'below'} {with_whom}" if value else f"equal to {with_whom}"
+    )
+    return f"{moved}, within noise ({interval})" if low <= 0 <= high else f"{moved} ({interval})"
 
 
-def _model_table(summary: ShrinkSummary) -> list[str]:
-    header = f"| model | {summary['metric']} | agrees with teacher | parameters | disk | one text | 32 texts |"
-    return [header, "|---|" + "---:|" * 6, *(f"| {' | '.join(_cells(model))} |" for model in summary["models"])]
+def _against_rivals(summary: ShrinkSummary) -> list[str]:
+    """Call a student that is not better than a linear model by that name, whichever of its forms."""
+    best = summary["best_rival"]
+    if best is None:
+        return []
+    rival = entry_of(summary, best)
+    worse = [model["name"] for model in _plain_students(summary) if not _beats(summary, model["against_rivals"][best])]
+    beaten = [model["name"] for model in _plain_students(summary) if model["name"] not in worse]
+    said = []
+    name = f"{best} ({_points(summary, rival)})"
+    if worse:
+        said.append(
+            f"Not better than {name} beyond noise: {', '.join(worse)}. That linear model needs no student at all."
+        )
+    if beaten:
+        said.append(f"Better than the best linear rival, {name}: {', '.join(beaten)}.")
+    return said
 
 
-def _method_table(summary: ShrinkSummary) -> list[str]:
-    lines = [f"| method | chosen by | {summary['metric']} | agrees with teacher |", "|---|---:|---:|---:|"]
-    for entry in summary["methods"]:
-        if "score" in entry:
-            chosen_by, agreement = f"{100 * entry['chosen_by']:.2f}", f"{100 * entry['agreement']:.1f}%"
-            cells = (entry["method"], chosen_by, score_with_interval(entry["score"]), agreement)
-            lines.append(f"| {' | '.join(cells)} |")
-    return lines
+def _beats(summary: ShrinkSummary, difference: Mapping[str, float]) -> bool:
+    return difference["high"] < 0 if summary["metric"] in SMALLER_IS_BETTER else difference["low"] > 0
 
 
-def _conditions(summary: ShrinkSummary) -> list[str]:
-    rows, where, teacher = summary["rows"], summary["conditions"], summary["teacher"]
-    return [
-        f"- {rows['train']:,} training rows. {rows['choosing']:,} others chose among the methods, and "
-        f"{rows['reported']:,} more, which chose nothing, give the scores (with 95% bootstrap intervals).",
-        f"- The teacher is {teacher['about']}. Always answering the most frequent label scores "
-        f"{100 * summary['majority']:.2f}.",
-        f"- Latency: medians of one text of {summary['budget']['length']} tokens and of 32 such texts at once, "
-        f"measured in turns on {where['processor']}, {where['threads']} thread{'s' * (where['threads'] != 1)}.",
-    ]
-
-
-def _cells(model: Mapping[str, Any]) -> tuple[str, ...]:
-    agreement = "" if model["agreement"] is None else f"{100 * model['agreement']:.1f}%"
-    latency = f"{model['p50_ms']:.1f} ms ({model['latency_ratio']:.2f}x)"
-    sizes = (f"{model['parameters']:,}", readable_size(model["disk_bytes"]), latency, f"{model['batch_ms']:.0f} ms")
-    return (model["name"], score_with_interval(model["score"]), agreement, *sizes)
-
-
-def score_with_interval(score: Mapping[str, float]) -> str:
-    """Write a score with its interval: ``91.20 [89.9, 92.4]``."""
-    return f"{100 * score['value']:.2f} [{100 * score['low']:.1f}, {100 * score['high']:.1f}]"
+def _notes(summary: ShrinkSummary) -> list[str]:
+    said = []
+    int8 = next((model for model in summary["models"] if model["name"] == f"{TEACHER}, int8"), None)
+    if int8 is not None:
+        said.append(
+            f"The teacher itself as int8: {_points(summary, int8)}, {int8['p50_ms']:.1f} ms "
+            f"({int8['latency_ratio']:.2f}x), {readable_size(int8['disk_bytes'])}."
+        )
+    teacher = summary["teacher"]
+    if teacher.get("kept") == "fitted":
+        said.append("Fine-tuning did not improve on the fitted head, so the teacher is the model with that head.")
+    sign = -1 if summary["metric"] in SMALLER_IS_BETTER else 1
+    for model in [entry_of(summary, TEACHER), *_plain_students(summary)]:
+        if sign * model["score"]["value"] <= sign * summary["majority"]:
+            said.append(f"{model['name']} is no better than always answering the most frequent label.")
+    if summary["race"]["epochs"] < 1:
+        said.append(
+            f"Students saw {summary['race']['epochs']:g} of a pass over the data; more --minutes will probably help."
+        )
+    if why := summary["vocabulary"].get("why"):
+        said.append(f"The vocabulary is whole: {why}")
+    said += [f"Not exported: {name}: {why}" for name, why in summary["not_exported"].items()]
+    said += [f"Failed: {key}: {why}" for key, why in summary.get("failed", {}).items()]
+    said.append("Each candidate ran once, with one seed: another seed gives somewhat other scores.")
+    return said

@@ -1,17 +1,27 @@
-"""Find out whether a model can teach a task as it is."""
+"""Make the teacher: the model as it is where it knows the task, else with a fitted head, fine-tuned as time allows."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+from limbeck._internal.files import replacing_folder
+from limbeck._internal.progress import muted_messages
 from limbeck.errors import ModelError
 from limbeck.inference.doubts import unnamed_labels
 from limbeck.inference.logits import predict_logits
-from limbeck.metrics import readable_score
-from limbeck.models.loading import load_config, load_fine_tuned, load_tokenizer, longest_input
+from limbeck.metrics import SMALLER_IS_BETTER, readable_score
+from limbeck.models.fitted_heads import fit_head
+from limbeck.models.loading import load_config, load_fine_tuned, load_for_training, load_tokenizer, longest_input
+from limbeck.models.trimming import trim_vocabulary
+from limbeck.recipes.recipe import Recipe
+from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.task import Task
+from limbeck.training.assemble import assemble, load_data
+from limbeck.training.execute import execute
 
 logger = logging.getLogger("limbeck")
 
@@ -50,3 +60,58 @@ def _scores(network: Any, tokenizer: Any, task: Task) -> tuple[float, float]:
     logits = predict_logits(network, encoded, Collator(tokenizer, problem=task.problem), job="try the model")
     majority = task.majority({"labels": task.split("train")["label"]}, encoded)
     return task.score(logits, encoded)[task.metrics[0]], majority[task.metrics[0]]
+
+
+def save_trimmed(model: str, task: Task, texts: Iterable[str], knows_task: bool, folder: Path) -> dict[str, Any]:
+    """Save the model with the pieces of its vocabulary that these texts use; say what was kept, or why all was.
+
+    One that knows the task keeps its head.
+    """
+    tokenizer = load_tokenizer(model)
+    network: Any = load_fine_tuned(model, task) if knows_task else load_for_training(model, task, tokenizer)
+    try:
+        trimmed = trim_vocabulary(network, tokenizer, texts)
+    except ModelError as error:
+        logger.warning("The vocabulary stays whole: %s", error)
+        return {"model": model, "pieces": len(tokenizer), "of_pieces": len(tokenizer), "why": str(error)}
+    with replacing_folder(folder) as temporary:
+        smaller: Any = trimmed.model if knows_task else trimmed.model.base_model
+        smaller.save_pretrained(temporary)
+        trimmed.tokenizer.save_pretrained(temporary)
+    unseen = trimmed.unseen(text for column in task.inputs(task.split("validation")[:]) for text in column)
+    logger.info(
+        "Vocabulary: %s of %s pieces are kept; %.1f%% of the pieces of the validation texts are not among them and are "
+        "written with shorter ones.",
+        *(f"{len(trimmed.kept):,}", f"{len(tokenizer):,}", 100 * unseen.lost),
+    )
+    return {"model": str(folder), "pieces": len(trimmed.kept), "of_pieces": len(tokenizer), "unseen": unseen.lost}
+
+
+def train_teacher(recipe: Recipe, run: Path, fitted: Path) -> dict[str, Any]:
+    """Fine-tune, and return which model teaches: what only has a fitted head where training did not improve on it."""
+    done: RunDirectory = execute(recipe, run, resume=True)
+    metrics = done.metrics()
+    start = metrics.get("start")
+    sign = -1 if metrics["metric"] in SMALLER_IS_BETTER else 1
+    about = {"trained_score": metrics["score"], "fitted_score": start and start["score"]}
+    if start is None or sign * metrics["score"] > sign * start["score"]:
+        return {"model": str(run), "kept": "fine-tuned", **about}
+    save_fitted(recipe, fitted)
+    return {"model": str(fitted), "kept": "fitted", **about}
+
+
+def save_fitted(recipe: Recipe, folder: Path) -> None:
+    """Save the model of a recipe as it is before its first step, with its fitted head."""
+    with muted_messages():
+        parts = assemble(recipe)
+        data = load_data(recipe, parts)
+        task = parts.task
+        fit_head(
+            *(parts.student, data.splits["train"], data.collate, task.problem),
+            metric=task.metrics[0],
+            seed=recipe.seed,
+            class_weights=task.class_weights,
+        )
+    with replacing_folder(folder) as temporary:
+        parts.student.save_pretrained(temporary)
+        parts.tokenizer.save_pretrained(temporary)

@@ -24,7 +24,7 @@ from limbeck.errors import LimbeckError, RunError
 from limbeck.recipes.recipe import load_recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.runs.files import read_mapping
-from limbeck.runs.reader import read_recipe
+from limbeck.runs.reader import read_history, read_recipe
 from limbeck.study.search import falls_behind
 from limbeck.training.cache_building import cache_for_runs
 from limbeck.training.execute import execute
@@ -33,6 +33,7 @@ logger = logging.getLogger("limbeck")
 
 # What becomes of a student's weights. "needed": a finished run which has lost them is done again.
 WeightsPolicy = Literal["removed", "kept", "needed"]
+_ROUNDING = 1e-3  # of the epochs in a log
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,16 @@ class Job(ABC):
 
 @dataclass(frozen=True)
 class TrainJob(Job):
-    """Describe one run into ``folder``; with ``earlier``, it may end early where it falls behind those scores."""
+    """Describe one run into ``folder``; with ``earlier``, it may end early where it falls behind those scores.
+
+    ``until``, a share of its epochs, is where it waits for another job of the same run to go on.
+    """
 
     values: dict[str, Any]
     folder: str
     weights: WeightsPolicy = "needed"
     earlier: tuple[tuple[float, ...], ...] | None = None
+    until: float = 1.0
 
     @property
     def directory(self) -> RunDirectory:
@@ -79,6 +84,8 @@ class TrainJob(Job):
     def finished(self) -> bool:
         if self.earlier is not None and self.directory.was_pruned:
             return True
+        if self.until < 1 and self.score_so_far() is not None:
+            return True
         return self.directory.finished and not self._student_is_missing()
 
     def run(self) -> None:
@@ -86,9 +93,22 @@ class TrainJob(Job):
         if self._student_is_missing() or self._recipe_is_damaged() or _teacher_has_moved(folder, self.values):
             shutil.rmtree(folder)
         stop = partial(falls_behind, earlier) if earlier is not None else None
-        execute(load_recipe(values=self.values), folder, resume=True, stop=stop)
+        pause = self.until if self.until < 1 else None
+        execute(load_recipe(values=self.values), folder, resume=True, stop=stop, pause_after=pause)
         if self.weights == "removed":
             self.delete_students()
+
+    def score_so_far(self) -> float | None:
+        """Return the score where the run waits, or its last one; None where it has not come so far."""
+        if self.directory.finished:
+            return float(self.directory.metrics()["score"])
+        if not self.directory.history.is_file():
+            return None
+        least = self.until * load_recipe(values=self.values).train.epochs - _ROUNDING
+        evaluations = [entry for entry in read_history(self.directory) if next(iter(entry)).startswith("eval_")]
+        # an evaluation begins with the main metric
+        scores = [float(next(iter(entry.values()))) for entry in evaluations if entry["epoch"] >= least]
+        return scores[0] if scores else None
 
     def delete_students(self) -> None:
         """Delete the weights of a finished run and of its stages, with which an unfinished one would go on."""

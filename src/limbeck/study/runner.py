@@ -34,11 +34,11 @@ from limbeck.study.plan import Plan
 from limbeck.study.search import Trial, propose, require_optuna
 
 _ATTEMPTS = 2  # of a job that crashes; one that is wrong in itself is not tried again
-_Failures = dict[str, str]  # why a job failed, by its key
+Failures = dict[str, str]  # why a job failed, by its key
 _Entry = dict[str, Any]  # a method on a task in results.json
 # Generators that yield the jobs to wait for and are sent which of them failed.
-_Workflow = Generator[Sequence[Job], _Failures, _Entry]
-_TrialWorkflow = Generator[Sequence[Job], _Failures, list[Trial]]
+Workflow = Generator[Sequence[Job], Failures, Any]
+_TrialWorkflow = Generator[Sequence[Job], Failures, list[Trial]]
 
 
 class Watcher:
@@ -57,14 +57,10 @@ def run_study(study: Study, folder: Path, engine: Engine, watcher: Watcher | Non
         require_optuna()
     plan = Plan(study, folder)
     watcher = watcher or Watcher()
-    engine.on_start = watcher.started
     names = [(task, label) for task in study.tasks for label in study.labels(task)]
     workflows = {(task, label): _workflow(plan, task, label) for task, label in names}
     with _own(folder, study):
-        try:
-            entries = _Scheduler(workflows, engine, watcher).run()
-        finally:
-            engine.close()
+        entries = run_workflows(workflows, engine, watcher)
         if study.keep == "reported":
             for task, label in names:
                 if _has_twin(plan, task, label):
@@ -74,7 +70,16 @@ def run_study(study: Study, folder: Path, engine: Engine, watcher: Watcher | Non
     return results
 
 
-def _workflow(plan: Plan, task: str, label: str) -> _Workflow:
+def run_workflows(workflows: Mapping[Any, Workflow], engine: Engine, watcher: Watcher) -> dict[Any, Any]:
+    """Advance workflows until each has returned, and give what they returned, by their names."""
+    engine.on_start = watcher.started
+    try:
+        return _Scheduler(workflows, engine, watcher).run()
+    finally:
+        engine.close()
+
+
+def _workflow(plan: Plan, task: str, label: str) -> Workflow:
     """Yield the jobs of one method on one task, in their order, and return its entry in the results."""
     study = plan.study
     reported = study.reported(task, label)
@@ -147,11 +152,11 @@ def _jobs_of(plan: Plan, task: str, label: str, point: GridPoint) -> list[TrainJ
     ]
 
 
-def _trial(point: GridPoint, jobs: Sequence[TrainJob], failed: _Failures) -> Trial:
+def _trial(point: GridPoint, jobs: Sequence[TrainJob], failed: Failures) -> Trial:
     return Trial(point, _score(jobs, failed), next((failed[job.key] for job in jobs if job.key in failed), ""))
 
 
-def _score(jobs: Sequence[TrainJob], failed: _Failures) -> float | None:
+def _score(jobs: Sequence[TrainJob], failed: Failures) -> float | None:
     """Return the mean over the seeds that choose; None where one failed, diverged or was not worth finishing."""
     if any(job.key in failed or not job.directory.finished for job in jobs):
         return None
@@ -200,16 +205,16 @@ def _delete_unreported_students(plan: Plan, entry: _Entry, reporting: Iterable[_
 class _Scheduler:
     """Keep every workflow going until all have returned their entries. Each job runs once, whoever asks for it."""
 
-    def __init__(self, workflows: Mapping[Any, _Workflow], engine: Engine, watcher: Watcher) -> None:
+    def __init__(self, workflows: Mapping[Any, Workflow], engine: Engine, watcher: Watcher) -> None:
         self._workflows, self._engine, self._watcher = workflows, engine, watcher
         self._waiting: dict[Any, dict[str, Job]] = {}  # what each workflow asked for last
         self._running: dict[str, Job] = {}
         self._attempts: Counter[str] = Counter()
-        self._failed: _Failures = {}
-        self._entries: dict[Any, _Entry] = {}
+        self._failed: Failures = {}
+        self._entries: dict[Any, Any] = {}
         self._data = KnownData()
 
-    def run(self) -> dict[Any, _Entry]:
+    def run(self) -> dict[Any, Any]:
         """Return the entry of each workflow, by its name."""
         for name in self._workflows:
             self._advance(name, None)
@@ -217,7 +222,7 @@ class _Scheduler:
             self._finish_one()
         return self._entries
 
-    def _advance(self, name: Any, reply: _Failures | None) -> None:
+    def _advance(self, name: Any, reply: Failures | None) -> None:
         """Submit what the workflow asks for next, until there is something to wait for."""
         while True:
             # what ended meanwhile must be of the data of what was there
@@ -241,7 +246,7 @@ class _Scheduler:
         self._running[job.key] = job
         self._engine.submit(job)
 
-    def _failures_among(self, jobs: Iterable[str]) -> _Failures:
+    def _failures_among(self, jobs: Iterable[str]) -> Failures:
         return {key: self._failed[key] for key in jobs if key in self._failed}
 
     def _finish_one(self) -> None:

@@ -100,6 +100,8 @@ def _outcome(job: Job, error: str) -> str:
         return f"failed ({error.splitlines()[0]})"
     if not isinstance(job, TrainJob):
         return "done"
+    if job.until < 1 and (score := job.score_so_far()) is not None:
+        return f"{score:.4f} after {job.until:.0%}"
     if not job.directory.finished:
         return "not worth finishing"
     metrics = job.directory.metrics()

@@ -25,12 +25,19 @@ logger = logging.getLogger("limbeck")
 
 
 def execute(
-    recipe: Recipe, output: str | Path, *, resume: bool = False, show_data: bool = True, stop: Stop | None = None
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    resume: bool = False,
+    show_data: bool = True,
+    stop: Stop | None = None,
+    pause_after: float | None = None,
 ) -> RunDirectory:
     """Run a recipe into ``output``; with ``resume``, continue from the last complete checkpoint there.
 
     ``stop`` sees the scores of the evaluations so far, and whether more is better; where it says so, the run ends
-    without results (``pruned.json`` instead of ``metrics.json``).
+    without results (``pruned.json`` instead of ``metrics.json``). ``pause_after``, a share of the last stage's steps,
+    leaves the run there with a score in its history, to be resumed.
 
     Nothing is written before the recipe, the data and the models have been found to fit together. Processes that a
     launcher started train together; the first one writes.
@@ -47,11 +54,13 @@ def execute(
         else:
             if run.results.is_file():
                 logger.warning("%s was finished, but %s. It is trained again.", run.path, run.why_unfinished())
-            _run_stages(recipe, run, show_data, stop)
+            _run_stages(recipe, run, show_data, stop, pause_after)
     return run
 
 
-def _run_stages(recipe: Recipe, run: RunDirectory, show_data: bool, stop: Stop | None) -> None:
+def _run_stages(
+    recipe: Recipe, run: RunDirectory, show_data: bool, stop: Stop | None, pause_after: float | None
+) -> None:
     stages = recipe.split()
     if len(stages) > 1:
         check_stages_fit(stages)
@@ -66,7 +75,8 @@ def _run_stages(recipe: Recipe, run: RunDirectory, show_data: bool, stop: Stop |
             on_rank_zero(lambda at=directory, done=stage: _check_finished(at, done))  # type: ignore[misc]
         else:
             stage = stage.model_copy(update={"student": student})
-            session = TrainingSession(stage, directory, recipe if last else stage, stop if last else None)
+            ends_early = (stop, pause_after) if last else (None, None)
+            session = TrainingSession(stage, directory, recipe if last else stage, *ends_early)
             session.describe(show_data and (number == 1 or stage.task != stages[number - 2].task))
             session.run()
         student = StudentBlock(model=str(directory.path))

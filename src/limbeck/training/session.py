@@ -38,11 +38,19 @@ class TrainingSession:
     """Train one stage: load what its recipe names, train, and write down what came of it.
 
     Making a session writes nothing and raises what does not fit; :meth:`run` does the work. ``written`` is the recipe
-    that the run directory keeps: for the last stage that of the whole run.
+    that the run directory keeps: for the last stage that of the whole run. ``pause_after`` is a share of all steps.
     """
 
-    def __init__(self, recipe: Recipe, run: RunDirectory, written: Recipe, stop: Stop | None = None) -> None:
-        self.recipe, self.directory, self.written, self.stop = recipe, run, written, stop
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: RunDirectory,
+        written: Recipe,
+        stop: Stop | None = None,
+        pause_after: float | None = None,
+    ) -> None:
+        self.recipe, self.directory, self.written = recipe, run, written
+        self.stop, self.pause_after = stop, pause_after
         self.parts = assemble(recipe)
         self.data = load_data(recipe, self.parts)
         self.cache = named_cache(recipe, self.parts, self.data)
@@ -52,11 +60,13 @@ class TrainingSession:
         self._teacher_answers: Logits | None = None
 
     def run(self) -> None:
-        """Train, and leave a finished run directory, or a pruned one where ``stop`` said so."""
+        """Train, and leave a finished run directory, a pruned one where ``stop`` said so, or one to go on with."""
         with memory_errors_explained():
             on_rank_zero(self._begin)
             started = time.monotonic()
             trainer = self._train()
+        if trainer.paused:
+            return
         steps = int(trainer.state.global_step)
         cost = {"train_seconds": round(time.monotonic() - started, 2), "steps": steps}
         if trainer.stopped:
@@ -137,7 +147,9 @@ class TrainingSession:
         train = self.data.splits["train"]
         try:
             return DistillTrainer(
-                distiller, self.arguments, train, self.data.collate, self._score, self.directory, self.stop
+                *(distiller, self.arguments, train, self.data.collate, self._score, self.directory),
+                stop=self.stop,
+                pause_after=self.pause_after,
             )
         except (ValueError, ImportError, RuntimeError) as error:  # what report_to asks for is not installed
             raise RecipeError(f"train: {error}") from error

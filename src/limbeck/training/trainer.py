@@ -33,8 +33,9 @@ Stop = Callable[[Sequence[float], bool], bool]
 class DistillTrainer(SafeCheckpoints):
     """Train a Distiller; ``score`` is given the trainer and returns the student's dev metrics by name.
 
-    ``stop`` is asked after every evaluation but the last; ``stopped`` tells whether it agreed. The log goes to the
-    history of ``run``.
+    ``stop`` is asked after every evaluation but the last; ``stopped`` tells whether it agreed. With ``pause_after``, a
+    share of all steps, the training ends there with an evaluation and a checkpoint to go on from; ``paused`` tells
+    whether it did. The log goes to the history of ``run``.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class DistillTrainer(SafeCheckpoints):
         score: Callable[[DistillTrainer], dict[str, float]],
         run: RunDirectory,
         stop: Stop | None = None,
+        pause_after: float | None = None,
     ) -> None:
         # Several visible GPUs without a launcher would mean DataParallel, which copies the module at every step and
         # loses the teacher. One process is one device; more devices are started with accelerate or torchrun.
@@ -56,6 +58,7 @@ class DistillTrainer(SafeCheckpoints):
             torch.compiler.reset()
         self._guard = NonFiniteLossGuard(run.bad_batch)
         self._on_sigterm = StopOnSigterm()
+        self._pause = _Pause(pause_after)
         super().__init__(
             model=distiller,
             args=args,
@@ -63,7 +66,7 @@ class DistillTrainer(SafeCheckpoints):
             eval_dataset=train_dataset,  # never iterated: evaluate() asks ``score``
             data_collator=collate,
             # the guard after what asks for checkpoints, and before what ends the training
-            callbacks=[_ShowProgress(), _WriteHistory(run.history), self._guard, self._on_sigterm],
+            callbacks=[_ShowProgress(), _WriteHistory(run.history), self._pause, self._guard, self._on_sigterm],
         )
         self.remove_callback(PrinterCallback)
         self._score = score
@@ -71,6 +74,11 @@ class DistillTrainer(SafeCheckpoints):
         self._distiller = distiller
         self._sums: dict[str, Tensor] = {}
         self._steps = 0
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether the training ended where it was to pause, and not at its end."""
+        return self._pause.reached and self.state.global_step < self.state.max_steps
 
     def train(self, *args: Any, **options: Any) -> Any:
         """Train; stop with a checkpoint where SIGTERM comes."""
@@ -200,6 +208,18 @@ class _ShowProgress(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._open.close()
+
+
+class _Pause(TrainerCallback):
+    """End the training after a share of its steps, with a score and a checkpoint to go on from."""
+
+    def __init__(self, share: float | None) -> None:
+        self._share, self.reached = share, False
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._share is not None and state.global_step >= self._share * state.max_steps:
+            self.reached = True
+            control.should_evaluate = control.should_save = control.should_training_stop = True
 
 
 class _WriteHistory(TrainerCallback):

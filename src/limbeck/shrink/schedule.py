@@ -1,0 +1,108 @@
+"""Divide the time: how long the teacher trains, which depths are tried, how many candidates race and how long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from limbeck._internal.progress import muted_messages
+from limbeck.recipes.recipe import Recipe
+from limbeck.study.halving import race_cost, rung_shares
+from limbeck.training.assemble import assemble, load_data
+
+_MOST_EPOCHS = 10.0
+_ENOUGH_EPOCHS = 2.0  # of a race's winner: candidates and depths are given up before it has fewer
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Hold what a recipe costs on this machine: seconds for a pass over the data, and seconds to begin."""
+
+    epoch: float
+    start: float
+
+
+@dataclass(frozen=True)
+class RaceSchedule:
+    """Hold which depths are tried, how many candidates race for each, how long, and what it is expected to take."""
+
+    depths: tuple[int, ...]
+    candidates: int
+    epochs: float
+    seconds: float
+
+
+def depths_of(depth: int) -> tuple[int, ...]:
+    """Return the depths that are tried below a teacher of so many layers: a half, a third, a quarter, a sixth, ..."""
+    return tuple(sorted({max(1, depth // part) for part in (2, 3, 4, 6, 12)}, reverse=True))
+
+
+def fewer_depths(depths: Sequence[int]) -> tuple[int, ...]:
+    """Leave out every second depth, but neither the deepest nor the shallowest."""
+    return tuple(depth for place, depth in enumerate(depths) if place % 2 == 0 or place == len(depths) - 1)
+
+
+def schedule_race(costs: Mapping[int, StepCost], seconds: float) -> RaceSchedule:
+    """Choose the widest race that fits into so many seconds and gives its winners two epochs; at least the narrowest.
+
+    More depths count for more than more candidates: which student is worth having is seen on the front only.
+    """
+    every, few = tuple(costs), fewer_depths(tuple(costs))
+    fields = [(every, 8), (every, 4), (every, 2), (few, 2), (every, 1), (few, 1)]
+    chosen = None
+    for depths, candidates in fields:
+        chosen = _scheduled(costs, depths, candidates, seconds)
+        if chosen.epochs >= _ENOUGH_EPOCHS:
+            break
+    assert chosen is not None
+    return chosen
+
+
+def _scheduled(costs: Mapping[int, StepCost], depths: tuple[int, ...], candidates: int, seconds: float) -> RaceSchedule:
+    starts, left = 0, candidates
+    for _ in rung_shares(candidates):
+        starts, left = starts + left, -(-left // 2)
+    begin = starts * sum(costs[depth].start for depth in depths)
+    of_one = race_cost(candidates) * sum(costs[depth].epoch for depth in depths)
+    epochs = epochs_that_fit(seconds - begin, of_one)
+    return RaceSchedule(depths, candidates, epochs, begin + epochs * of_one)
+
+
+def epochs_that_fit(seconds: float, of_one: float) -> float:
+    """Return how many passes over the training data fit into so much time: at most 10, parts of one if need be."""
+    epochs = min(_MOST_EPOCHS, seconds / of_one)
+    return max(0.01, float(f"{epochs:.2g}"))
+
+
+def measure_cost(recipe: Recipe) -> StepCost:
+    """Estimate what a training costs, from a few steps on short, medium and long texts."""
+    begin = time.perf_counter()
+    with muted_messages():
+        parts = assemble(recipe)
+        data = load_data(recipe, parts)
+    batches = data.batches("train")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    distiller = parts.distiller.to(device).train()
+    optimizer = torch.optim.AdamW([weight for weight in distiller.parameters() if weight.requires_grad], lr=0.0)
+    middle = len(batches) // 2
+    start = time.perf_counter() - begin
+    took = []
+    for number in (middle, middle, len(batches) // 6, middle, len(batches) * 5 // 6):
+        batch = {name: value.to(device) for name, value in batches[number].items()}
+        begin = time.perf_counter()
+        with _precision(recipe.train.options, device):
+            loss = distiller(**batch)["loss"]
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        took.append(time.perf_counter() - begin)
+    return StepCost(len(batches) * sum(took[2:]) / len(took[2:]), start)  # the first ones warm up
+
+
+def _precision(options: Mapping[str, Any], device: torch.device) -> Any:
+    return torch.autocast(device.type, torch.bfloat16) if options.get("bf16") else nullcontext()

@@ -1,0 +1,88 @@
+"""Write the recipes of the trainings: the teacher's, and those of the students that race."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from limbeck._internal.machine import has_fast_bfloat16
+from limbeck.recipes.recipe import Recipe, load_recipe
+
+# What a student may learn by. The labels alone are among them, because what they give must be beaten.
+METHODS: dict[str, dict[str, Any]] = {
+    "kd": {"name": "kd", "alpha": 0.3, "temperature": 3.0},
+    "cka": {"name": "cka"},
+    "fcd": {"name": "fcd"},
+    "ft": {"name": "ft"},
+}
+_TEACHER_RATE, _STUDENT_RATE, _WIDTH, _MOST_RATE = 5e-5, 1.25e-4, 768, 5e-4  # of models so wide; narrower bear more
+_MANY_ROWS = 1000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Describe a student that may win: which of the teacher's layers it keeps, and how it learns."""
+
+    layers: tuple[int, ...]
+    method: str
+
+    @property
+    def depth(self) -> int:
+        """Count its layers."""
+        return len(self.layers)
+
+    @property
+    def title(self) -> str:
+        """Name it for people: ``3 layers (4, 8, 12), kd``."""
+        layers = "1 layer" if self.depth == 1 else f"{self.depth} layers"
+        return f"{layers} ({', '.join(map(str, self.layers))}), {self.method}"
+
+    @property
+    def key(self) -> str:
+        """Name it in paths."""
+        return f"{self.depth}-{self.method}-{'.'.join(map(str, self.layers))}"
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """Make recipes for one task block; ``width`` is the model's, ``rows`` those that train."""
+
+    block: Mapping[str, Any]
+    width: int
+    rows: int
+    seed: int
+
+    def teacher(self, model: str, epochs: float) -> Recipe:
+        """Return the recipe that fine-tunes ``model``, whose head is fitted first."""
+        student = {"model": model, "head": "fitted"}
+        return load_recipe(values=self._values(student, "ft", epochs, _TEACHER_RATE))
+
+    def student(self, candidate: Candidate, teacher: str, epochs: float) -> dict[str, Any]:
+        """Return the values of the recipe that trains a candidate."""
+        student = {"from": "teacher", "keep": list(candidate.layers), "head": "fitted"}
+        values = self._values(student, candidate.method, epochs, _STUDENT_RATE)
+        # confirmed, because it was looked at when it was made
+        return values | {"teacher": {"model": teacher, "cache_dtype": "float16", "confirmed": True}}
+
+    def _values(self, student: dict[str, Any], method: str, epochs: float, rate: float) -> dict[str, Any]:
+        return {
+            "task": dict(self.block),
+            "student": student,
+            "method": METHODS[method],
+            "train": {
+                "epochs": epochs,
+                "batch_size": 32 if self.rows >= _MANY_ROWS else 16,
+                "learning_rate": float(f"{min(_MOST_RATE, rate * _WIDTH / self.width):.2g}"),
+                "eval_strategy": "no",
+                "save_steps": 0.5,  # of all steps: what a killed run loses at most
+            }
+            | ({"bf16": True} if has_fast_bfloat16() else {}),
+            "seed": self.seed,
+        }
+
+
+def field_of(layer_sets: Sequence[Sequence[int]], count: int) -> list[Candidate]:
+    """Return so many candidates of one depth: both sets of layers by the first method, then by the next."""
+    sets = [tuple(layers) for layers in layer_sets[:2]]
+    return [Candidate(layers, method) for method in METHODS for layers in sets][:count]
