@@ -44,7 +44,7 @@ def export_forms(
     ``rows`` is the number of rows that choose, on which int8 may lose a few answers. The teacher's own int8 form is
     made too: where it is fast enough, nobody needs a student.
     """
-    found, refused = {TEACHER: Path(teacher)}, {}
+    found, refused = {TEACHER: Path(teacher)}, dict[str, str]()
     wanted = [
         (student_name(depth, form), run, form, output / str(depth) / folder)
         for depth, run in runs.items()
