@@ -232,7 +232,7 @@ class _Pipeline:
     def _measure(self, paths: dict[str, Path], teacher: _Teacher) -> Measured:
         """Score and time every model and the rivals on the rows that chose nothing."""
         tokenizer = load_tokenizer(teacher.model)
-        cut, _ = self.task.suggest_length(tokenizer, longest_input(load_config(teacher.model)))
+        cut, _ = self.task.suggest_length(tokenizer, longest_input(load_fine_tuned(teacher.model, self.task)))
         scores = ModelScores(self.task, cut)
         for name, path in paths.items():
             scores.add_model(name, path)
@@ -256,7 +256,7 @@ class _Pipeline:
         try:
             with muted_messages():
                 found.append(tfidf_rival(self.task))
-                network: Any = load_for_training(base, self.task, tokenizer)
+                network, _ = load_for_training(base, self.task, tokenizer)
                 layers = sorted({self.plan["race"]["depths"][0], teacher.depth})
                 found += frozen_rivals(self.task, network, tokenizer, layers, name=Path(self.request.model).name)
         except LimbeckError as error:

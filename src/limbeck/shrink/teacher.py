@@ -68,7 +68,7 @@ def save_trimmed(model: str, task: Task, texts: Iterable[str], knows_task: bool,
     One that knows the task keeps its head.
     """
     tokenizer = load_tokenizer(model)
-    network: Any = load_fine_tuned(model, task) if knows_task else load_for_training(model, task, tokenizer)
+    network: Any = load_fine_tuned(model, task) if knows_task else load_for_training(model, task, tokenizer)[0]
     try:
         trimmed = trim_vocabulary(network, tokenizer, texts)
     except ModelError as error:
