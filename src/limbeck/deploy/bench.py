@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from limbeck._internal.progress import progress
-from limbeck.deploy.latency import Timing, processor_name, random_batch, time_in_turns
 from limbeck.deploy.memory import measure_memory
 from limbeck.errors import RecipeError
+from limbeck.inference.latency import Timing, processor_name, random_batch, time_in_turns
 from limbeck.inference.logits import check_finite_logits
 from limbeck.inference.served import Served, load_served
 from limbeck.models.loading import longest_input

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from limbeck.deploy.latency import Timing, random_batch, time_in_turns
 from limbeck.deploy.onnx import write_onnx
 from limbeck.errors import MissingExtra, ModelError
+from limbeck.inference.latency import Timing, random_batch, time_in_turns
 from limbeck.inference.served import OnnxServed, Served, TorchServed
 from limbeck.models.loading import longest_input
 from limbeck.models.students import keep_layers
