@@ -6,6 +6,7 @@ import json
 import logging
 
 import pytest
+import torch
 from helpers.saved_runs import read_json
 
 from limbeck.analysis import latency
@@ -116,3 +117,19 @@ def test_weights_are_not_needed(run, sessions, tmp_path):
     time_runs([kd, fsd])
     first, second = costs(kd, fsd)
     assert first["session"] == second["session"]
+
+
+def test_other_work_on_the_machine_changes_no_latency(run, monkeypatch, caplog):
+    """Let most calls take ten times as long: those of the quiet moments count, and a warning says so."""
+    threads = []
+
+    def in_turns(calls, seconds):
+        threads.append(torch.get_num_threads())
+        return [[0.01 * number] * 80 + [0.001 * number] * 20 for number in range(1, len(calls) + 1)]
+
+    monkeypatch.setattr(latency, "time_in_turns", in_turns)
+    before = torch.get_num_threads()
+    (record,) = analyze([run("kd")], SHORT)
+    assert record.values["cost"]["milliseconds"] == pytest.approx(1.0) and record.values["cost"]["speedup"] == 2.0
+    assert "is busy with other work" in caplog.text
+    assert threads == [1] == [record.values["cost"]["session"]["threads"]] and torch.get_num_threads() == before

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from limbeck._internal.progress import progress
 from limbeck.analysis.loaded_run import last_recipe
 from limbeck.analysis.record import Record, read_record, session_of, write_values
 from limbeck.errors import LimbeckError, RunError
-from limbeck.inference.latency import Timing, processor_name, time_in_turns
+from limbeck.inference.latency import processor_name, time_in_turns, torch_threads
 from limbeck.inference.logits import model_logits
 from limbeck.models.architecture import architecture_of, build_like
 from limbeck.models.loading import longest_input
@@ -31,6 +32,9 @@ logger = logging.getLogger("limbeck")
 
 SECONDS = 6.0  # of a session, at least three turns of each architecture
 _BATCH_SIZE, _LENGTH = 1, 128  # one text of so many tokens, fewer where a model reads no more
+_THREADS = 1  # several wait for each other: where others use the processors, that takes longer than all the rest
+_PERCENTILE = 5  # of the calls' times: other work makes calls slower, never faster
+_BUSY = 1.5  # half of the calls take so much longer than those that count
 
 
 def time_runs(
@@ -95,16 +99,19 @@ def _add_models(models: dict[str, Any], run: Path, record: Record, load: Callabl
 
 
 def _time(models: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the median milliseconds of each model, and how all of them were measured."""
+    """Return the milliseconds of each model, and how all of them were measured."""
     length = min(_LENGTH, *map(longest_input, models.values()))
     calls = [partial(model_logits, model, _texts(model, length)) for model in models.values()]
     logger.info("Timing %d architecture%s in turns.", len(models), "s" * (len(models) != 1))
-    with progress("measure latency", 1) as steps:
+    with progress("measure latency", 1) as steps, torch_threads(_THREADS):
         found = time_in_turns(calls, SECONDS)
         steps.advance()
-    times = {name: Timing.of(own, _BATCH_SIZE).p50_ms for name, own in zip(models, found, strict=True)}
+    fast, half = (1000 * np.array([np.percentile(own, share) for own in found]) for share in (_PERCENTILE, 50))
+    if (half > _BUSY * fast).any():
+        logger.warning("The processor is busy with other work. Latencies are of the calls that it disturbed least.")
+    times = dict(zip(models, fast.tolist(), strict=True))
     ended = datetime.now(timezone.utc).isoformat(timespec="microseconds")
-    session = {"at": ended, "processor": processor_name(), "threads": torch.get_num_threads()}
+    session = {"at": ended, "processor": processor_name(), "threads": _THREADS}
     return times, {"batch_size": _BATCH_SIZE, "tokens": length, "session": session}
 
 

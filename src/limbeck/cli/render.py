@@ -217,7 +217,7 @@ def _conditions(found: BenchResult) -> str:
 def show_demo(rows: Sequence[Row]) -> None:
     """Print the demo's models with their scores, sizes and times."""
     columns = ("model", "method", rows[0].metric, "agrees with teacher", "parameters", "ms per text")
-    how = "ms per text: median; teacher and student took turns, and students of one architecture were timed as one."
+    how = "ms per text: on one thread; teacher and students took turns, those of one architecture were timed as one."
     table = Table(*columns, caption=how, caption_justify="left")
     for row in rows:
         table.add_row(

@@ -119,9 +119,10 @@ def _how_timed(task: TaskData, session: Mapping[str, Any]) -> str:
     if tokens is None:
         return ""
     threads = session.get("threads")
+    where = f"{session.get('processor')}, {threads} thread{'s' * (threads != 1)}"
     return (
-        f" ms: the median for one text of {tokens:.0f} tokens on {session.get('processor')}, {threads} "
-        f"thread{'s' * (threads != 1)}; all models took turns, and those of one architecture were timed as one."
+        f" ms: the fastest 5% of calls take no longer, for one text of {tokens:.0f} tokens on {where}; all models took "
+        "turns, and those of one architecture were timed as one."
     )
 
 
