@@ -207,6 +207,7 @@ def test_an_analysis_leaves_out_only_what_needs_the_code(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("limbeck.analysis.latency.SECONDS", 0.0)
     trusted = received(run, tmp_path, "trusted_run")
     settings = Settings(examples=8)
     analyze([trusted.folder], settings)

@@ -9,6 +9,14 @@ from pathlib import Path
 import pytest
 from helpers.tiny_runs import TinyRuns
 
+from limbeck.analysis import latency
+
+
+@pytest.fixture(autouse=True)
+def short_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time models in as few turns as there may be."""
+    monkeypatch.setattr(latency, "SECONDS", 0.0)
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> TinyRuns:

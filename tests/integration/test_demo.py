@@ -19,6 +19,8 @@ def check(rows, metric):
     assert [row.method for row in rows] == ["ft", "ft", "kd", "cka", "shape", "fsd", "fcd", "ics"]
     assert {row.model for row in rows[1:]} == {"student"} and rows[0].model == "teacher"
     assert all(row.metric == metric and row.milliseconds > 0 and 0 <= row.score <= 1 for row in rows)
+    # students of one architecture have one latency, and the teacher has its own
+    assert len({row.milliseconds for row in rows[1:]}) == 1 and len({row.milliseconds for row in rows}) == 2
     assert all(row.parameters < rows[0].parameters and row.agreement.endswith("%") for row in rows[1:])
 
 

@@ -19,8 +19,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import limbeck.shrink.pipeline
 import limbeck.study.jobs
-from limbeck.deploy.latency import random_batch
 from limbeck.errors import MissingExtra
+from limbeck.inference.latency import random_batch
 from limbeck.inference.predict import predict_file
 from limbeck.inference.served import TorchServed
 from limbeck.shrink import size as shrink_size

@@ -6,6 +6,7 @@ import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from limbeck._internal.links import refuse_links
 from limbeck._internal.processes import (
     join_processes,
     launched_processes,
+    on_rank_zero,
     process_count,
     rank,
     single_process,
@@ -20,8 +22,9 @@ from limbeck._internal.processes import (
 )
 from limbeck.analysis.cost import cost_of
 from limbeck.analysis.geometry_pass import CKAEstimator, Layer, SamplePooling, geometry
+from limbeck.analysis.latency import time_runs
 from limbeck.analysis.loaded_run import LoadedRun, load_run
-from limbeck.analysis.record import Record, read_record, write_record
+from limbeck.analysis.record import Record, is_timed, read_record, session_of, write_record
 from limbeck.analysis.tokens import relations_of
 from limbeck.errors import Fault, LimbeckError
 
@@ -50,17 +53,19 @@ def analyze(
     force: bool = False,
     keep_going: bool = False,
     allow_code: bool = False,
+    any_settings: bool = False,
 ) -> list[Record]:
     """Measure runs that were not measured with these settings before; one pass of a teacher serves all of them.
 
     With ``keep_going``, a run that cannot be measured is left out with a warning. Where a method is code of somebody's
-    own, what its objective costs is measured with ``allow_code`` only, which imports it. Several processes divide the
-    runs; each returns the records of its own.
+    own, what its objective costs is measured with ``allow_code`` only, which imports it. With ``any_settings``, a run
+    that was measured with others is not measured again. Several processes divide the runs; each returns the records
+    of its own. The models of all runs are timed in one session, by the first process.
     """
     join_processes()
     settings = settings or Settings()
     asked = asdict(settings) | {"sentences": list(settings.sentences), "overrides": list(overrides)}
-    records = []
+    measured = []
     own = runs[rank() :: process_count()]
     for run in own:
         refuse_links(run)  # whatever else is left out with a warning
@@ -68,12 +73,11 @@ def analyze(
         for run in own:
             try:
                 record = None if force else read_record(run)
-                if record is None or not _answers(record, asked, allow_code):
+                if record is None or not (any_settings or _answers(record, asked, allow_code)):
                     logger.info("Measuring %s.", run)
                     loaded = load_run(run, settings.examples, overrides, allow_code)
-                    record = measure(loaded, settings, asked, Path(folder))
-                    write_record(run, record)
-                records.append(record)
+                    write_record(run, measure(loaded, settings, asked, Path(folder)))
+                measured.append(run)
             except LimbeckError as error:
                 if keep_going:
                     logger.warning("%s is left out of the analyses: %s", run, error)
@@ -82,12 +86,22 @@ def analyze(
                 else:
                     raise
     wait_for_all()
-    return records
+    if settings.cost:  # at the end, when no other process computes any more
+        on_rank_zero(partial(time_runs, runs, overrides, allow_code=allow_code, keep_going=keep_going))
+    return [record for run in measured if (record := read_record(run)) is not None]
 
 
 def _answers(record: Record, asked: dict[str, Any], allow_code: bool) -> bool:
-    """Tell whether a record holds what is asked for now; one without the method's cost does if that is not imported."""
-    return record.settings.get("asked") == asked and not (allow_code and _NOT_IMPORTED in record.settings)
+    """Tell whether a record holds what is asked for now; one without the method's cost does if that is not imported.
+
+    One whose latency was not measured in turns with that of others does not.
+    """
+    untrusted = is_timed(record) and session_of(record) is None
+    return (
+        record.settings.get("asked") == asked
+        and not untrusted
+        and not (allow_code and _NOT_IMPORTED in record.settings)
+    )
 
 
 def measure(loaded: LoadedRun, settings: Settings, asked: dict[str, Any], folder: Path) -> Record:

@@ -1,6 +1,6 @@
-"""Measure what a model costs: parameters, disk, a training step and a prediction, each beside what it is compared with.
+"""Measure what a run costs: parameters, disk, and a training step beside one of kd.
 
-The sides take turns and the fastest turn of each counts, so that a busy moment hits none of them alone.
+The two take turns and the fastest turn of each counts, so that a busy moment hits neither of them alone.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from limbeck.analysis.loaded_run import LoadedRun
 from limbeck.errors import ModelError
-from limbeck.models.capture import model_inputs
+from limbeck.models.architecture import architecture_of
 from limbeck.models.loading import count_parameters, resolve
 from limbeck.recipes.method_block import MethodBlock
 from limbeck.recipes.recipe import Recipe
@@ -28,12 +27,13 @@ _CANDIDATES = 128  # training examples that a batch is taken from
 
 
 def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
-    """Count and time a run (Jung et al. 2023, table 8):
+    """Count what a run costs (Jung et al. 2023, table 8), and time its training:
 
-    ``parameters``, ``trained_parameters`` (with what the method trains beside the student), ``disk_bytes``,
-    ``step_milliseconds``, and of predicting a batch ``milliseconds`` per example, ``batch_size`` and ``tokens``; with
-    a teacher also ``teacher_parameters``, ``teacher_disk_bytes``, ``teacher_milliseconds``, ``speedup``, and relative
-    to kd, which needs the teacher's head, ``training`` and ``inference``.
+    ``parameters``, ``trained_parameters`` (with what the method trains beside the student), ``disk_bytes`` and
+    ``step_milliseconds``; with a teacher also ``teacher_parameters``, ``teacher_disk_bytes``, and relative to kd, which
+    needs the teacher's head, ``training`` and ``inference``. What :mod:`limbeck.analysis.latency` times is named by
+    ``problem``, ``architecture`` and ``teacher_architecture``. ``inference`` is 1, because a student that kd trains
+    has the same architecture; it is left out if it has not.
 
     Of a run whose method was not imported, what needs the objective is left out: ``trained_parameters``,
     ``step_milliseconds`` and ``training``.
@@ -43,31 +43,24 @@ def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
     """
     parts, recipe = loaded.parts, loaded.recipe
     sides = [parts, *_reference(recipe)]
-    training = {} if loaded.foreign_code else _training_cost(loaded, sides, folder)
-    batch = next(loaded.batches())
-    models = [loaded.after, *(side.student.to(loaded.device) for side in sides[1:])]
-    models += [parts.teacher.to(loaded.device)] if parts.teacher is not None else []
-    examples, tokens = batch["input_ids"].shape
-    predictions = [1000 * seconds / examples for seconds in fastest([_predict(model, batch) for model in models])]
+    architecture = architecture_of(loaded.after)
     found: dict[str, Any] = {
         "parameters": count_parameters(loaded.after),
         "disk_bytes": weight_bytes(loaded.run.path),
-        "milliseconds": predictions[0],
-        "batch_size": examples,
-        "tokens": tokens,
+        "problem": parts.task.problem,
+        "architecture": architecture,
     }
-    if recipe.method.name == _REFERENCE:
+    by_kd = [parts] if recipe.method.name == _REFERENCE else sides[1:]
+    if any(architecture_of(side.student) == architecture for side in by_kd):
         found["inference"] = 1.0
-    elif len(sides) > 1:
-        found["inference"] = predictions[0] / predictions[1]
     if recipe.teacher is not None:
+        teacher = parts.require_teacher()
         found |= {
-            "teacher_parameters": count_parameters(parts.require_teacher()),
+            "teacher_parameters": count_parameters(teacher),
             "teacher_disk_bytes": weight_bytes(recipe.teacher.model),
-            "teacher_milliseconds": predictions[-1],
-            "speedup": predictions[-1] / predictions[0],
+            "teacher_architecture": architecture_of(teacher),
         }
-    return found | training
+    return found | ({} if loaded.foreign_code else _training_cost(loaded, sides, folder))
 
 
 def _training_cost(loaded: LoadedRun, sides: Sequence[Parts], folder: Path) -> dict[str, Any]:
@@ -145,13 +138,3 @@ def _middle(rows: list[Any], count: int) -> list[Any]:
     rows = sorted(rows, key=lambda row: len(row["input_ids"]))
     start = max(0, (len(rows) - count) // 2)
     return rows[start : start + count]
-
-
-def _predict(model: Any, batch: dict[str, Tensor]) -> Callable[[], None]:
-    model.eval()
-
-    def predict() -> None:
-        with torch.inference_mode():
-            model(**model_inputs(model, batch))
-
-    return predict

@@ -118,7 +118,7 @@ def load_run(path: Path, examples: int, overrides: Sequence[str] = (), allow_cod
         raise RunError(f"{path} {seen}. Only finished runs can be analysed.")
     if not run.student.is_dir():
         raise RunError(f"{path} does not keep its student, so that nothing can be measured. Repeat the run.")
-    recipe, foreign = _last_recipe(run, overrides, allow_code)
+    recipe, foreign = last_recipe(run, overrides, allow_code)
     parts = assemble(recipe)
     if run.data.is_file():
         check_data(run, data_of(parts.task, parts.teacher), _REMEDY, ordered=False)
@@ -132,7 +132,7 @@ def load_run(path: Path, examples: int, overrides: Sequence[str] = (), allow_cod
     return LoadedRun(run, recipe, parts, data, min(examples, len(data.splits["validation"])), device, foreign)
 
 
-def _last_recipe(run: RunDirectory, overrides: Sequence[str], allow_code: bool) -> tuple[Recipe, str]:
+def last_recipe(run: RunDirectory, overrides: Sequence[str], allow_code: bool) -> tuple[Recipe, str]:
     """Return the recipe of a run's last stage, and the name of its method where that may not be imported.
 
     Such a recipe has ft, which needs nothing but the student, in the method's place.

@@ -17,6 +17,7 @@ from limbeck.errors import RunError
 from limbeck.runs.directory import RunDirectory
 
 TOKEN_NORMS = ("none", "l2", "layernorm", "softmax")  # Huang et al. 2023, figure 5
+_TIMED = ("milliseconds", "teacher_milliseconds", "speedup", "inference", "batch_size", "tokens", "session")
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Record:
                                  "intra_cosine"}, ...]: of the student before, of checkpoints that were kept, and after
         intra_class_similarity  {"teacher": 0.8, "before": 0.3, "after": 0.7}
         sentences               [{"text": "...", "tokens": ["[CLS]", ...]}, ...]
-        cost                    see :mod:`limbeck.analysis.cost`
+        cost                    see :mod:`limbeck.analysis.cost`, and for what is timed :mod:`limbeck.analysis.latency`
 
     ``arrays``::
 
@@ -53,9 +54,13 @@ def write_record(run: Path, record: Record) -> None:
         np.savez_compressed(file, **record.arrays)  # type: ignore[arg-type]
         # the values of an older record must not stand beside these arrays
         directory.analysis_values.unlink(missing_ok=True)
-    # last, because without it there is no record
+    write_values(run, record)  # last, because without it there is no record
+
+
+def write_values(run: Path, record: Record) -> None:
+    """Write the values of a record whose arrays are in its run directory."""
     values = {"settings": record.settings, **record.values}
-    write_text(directory.analysis_values, json.dumps(values, indent=2) + "\n")
+    write_text(RunDirectory(run).analysis_values, json.dumps(values, indent=2) + "\n")
 
 
 def read_record(run: Path) -> Record | None:
@@ -71,3 +76,25 @@ def read_record(run: Path) -> Record | None:
     except Exception as error:  # numpy interprets what it finds, so damage may raise anything
         seen = " ".join(str(error).split())
         raise RunError(f"{file.parent} is damaged ({seen}). Measure it again: limbeck analyze --force {run}") from error
+
+
+def session_of(record: Record) -> str | None:
+    """Name the session in which a record's models were timed, later ones greater; None where it was in none."""
+    session = _cost(record).get("session")
+    return json.dumps(session, sort_keys=True) if isinstance(session, dict) else None
+
+
+def is_timed(record: Record) -> bool:
+    """Tell whether a record holds a latency, in whatever way it was measured."""
+    return "milliseconds" in _cost(record)
+
+
+def without_latency(record: Record) -> Record:
+    """Return a record without what was timed of predictions, which must not stand beside that of another session."""
+    kept = {name: value for name, value in _cost(record).items() if name not in _TIMED}
+    return Record(record.settings, record.values | {"cost": kept}, record.arrays)
+
+
+def _cost(record: Record) -> dict[str, Any]:
+    cost = record.values.get("cost")
+    return cost if isinstance(cost, dict) else {}

@@ -216,7 +216,9 @@ def _conditions(found: BenchResult) -> str:
 
 def show_demo(rows: Sequence[Row]) -> None:
     """Print the demo's models with their scores, sizes and times."""
-    table = Table("model", "method", rows[0].metric, "agrees with teacher", "parameters", "ms per example")
+    columns = ("model", "method", rows[0].metric, "agrees with teacher", "parameters", "ms per text")
+    how = "ms per text: on one thread; teacher and students took turns, those of one architecture were timed as one."
+    table = Table(*columns, caption=how, caption_justify="left")
     for row in rows:
         table.add_row(
             row.model,

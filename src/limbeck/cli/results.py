@@ -175,7 +175,6 @@ def report(
 ) -> None:
     """Write one self-contained page about finished runs: scores, significance, pictures, recipes, how to repeat it."""
     from limbeck.analysis.analyze import analyze as measure
-    from limbeck.analysis.record import read_record
     from limbeck.compare.entries import read_entries
     from limbeck.report.page import write_report
     from limbeck.runs.outputs import check_not_read
@@ -185,8 +184,7 @@ def report(
     found = read_entries(paths)
     if measured:
         # worth having without the analysis of a run whose teacher or data are gone
-        missing = [run for run in _chosen(paths, found, all_seeds) if read_record(run) is None]
-        measure(missing, overrides=overrides, keep_going=True)
+        measure(_chosen(paths, found, all_seeds), overrides=overrides, keep_going=True, any_settings=True)
     write_report(paths, output, figures)
     out.print(f"Report: {output}", highlight=False)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata, util
@@ -14,9 +13,9 @@ from typing import Any
 import torch
 
 from limbeck._internal.progress import progress
-from limbeck.deploy.latency import Timing, processor_name, random_batch, time_in_turns
 from limbeck.deploy.memory import measure_memory
 from limbeck.errors import RecipeError
+from limbeck.inference.latency import Timing, processor_name, random_batch, time_in_turns, torch_threads
 from limbeck.inference.logits import check_finite_logits
 from limbeck.inference.served import Served, load_served
 from limbeck.models.loading import longest_input
@@ -88,7 +87,7 @@ def bench(
     paths = [str(path) for path in models]
     names = _names(paths)
     sizes = sorted({(batch_size, length) for batch_size in batch_sizes for length in lengths}, key=_token_count)
-    with _threads(threads):
+    with torch_threads(threads):
         loaded = [load_served(path, threads=torch.get_num_threads()) for path in paths]
         _check_lengths(names, loaded, max(lengths))
         _check_answers(names, loaded, sizes[0])
@@ -156,17 +155,6 @@ def _time(loaded: Sequence[Served], sizes: Sequence[tuple[int, int]], seconds: f
 def _cells(sizes: Sequence[tuple[int, int]], own: Sequence[Timing], first: Sequence[Timing]) -> tuple[TimedCell, ...]:
     rows = zip(sizes, own, first, strict=True)
     return tuple(TimedCell(*size, timing, reference.p50_ms / timing.p50_ms) for size, timing, reference in rows)
-
-
-@contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Let torch use so many threads inside, and as many as before after it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _versions() -> dict[str, str]:

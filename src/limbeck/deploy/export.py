@@ -22,13 +22,13 @@ from limbeck import __version__
 from limbeck._internal.files import expand_home, replacing_folder, restore_folder
 from limbeck._internal.machine import disk_full
 from limbeck.deploy.card import Latency, write_card
-from limbeck.deploy.latency import Timing, processor_name, time_in_turns
 from limbeck.deploy.onnx import write_onnx
 from limbeck.deploy.parity import ExampleLogits, Parity
 from limbeck.deploy.provenance import read_provenance
 from limbeck.errors import ExportError, RecipeError, RunError, unknown
 from limbeck.inference.doubts import find_doubts, majority_of
 from limbeck.inference.evaluate import check_same_data, input_length, task_block_for
+from limbeck.inference.latency import Timing, processor_name, time_in_turns
 from limbeck.inference.logits import LogitsFunction, logits_in_order
 from limbeck.inference.predict import InputSpec
 from limbeck.inference.served import EXPORT_FORMS, ONNX_FILE, PARITY_FILE, Served, TorchServed, load_served

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from limbeck.deploy.latency import random_batch
 from limbeck.errors import ModelError
+from limbeck.inference.latency import random_batch
 from limbeck.inference.served import TorchServed, load_served
 from limbeck.models.heads import model_class, problem_of
 from limbeck.models.loading import load_config

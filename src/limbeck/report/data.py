@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from limbeck.analysis.decisions import Decisions, decisions_of
-from limbeck.analysis.record import Record, read_record
+from limbeck.analysis.record import Record, is_timed, read_record, session_of, without_latency
 from limbeck.compare.entries import Entry, EntrySet
 
 
@@ -44,6 +46,18 @@ class StudentData:
         """Summarise the number at this place over seeds."""
         return spread(self.values(*place))
 
+    def sessions(self) -> set[str]:
+        """Name the sessions in which this student was timed, of whatever seed."""
+        return {session for record in self.records if (session := session_of(record)) is not None}
+
+    def only_timed_in(self, session: str | None) -> StudentData:
+        """Return the same without latencies of other sessions, and of none."""
+        records = [
+            record if session is not None and session_of(record) == session else without_latency(record)
+            for record in self.records
+        ]
+        return replace(self, records=tuple(records))
+
     def array(self, name: str) -> np.ndarray | None:
         """Find an array in the first record that has it."""
         return next((record.arrays[name] for record in self.records if name in record.arrays), None)
@@ -67,6 +81,7 @@ class TaskData:
     students: tuple[StudentData, ...]
     teacher_scores: dict[str, float]
     teacher_parameters: float | None
+    untimed: tuple[str, ...] = ()  # labels whose latency is not shown: it is of another session, or of none
 
     @property
     def metric(self) -> str:
@@ -81,10 +96,11 @@ class TaskData:
 
 @dataclass(frozen=True)
 class ReportData:
-    """Hold what is known of all labels on all tasks."""
+    """Hold what is known of all labels on all tasks; every latency in it is of one session."""
 
     labels: tuple[str, ...]
     tasks: tuple[TaskData, ...]
+    session: Mapping[str, Any] = field(default_factory=dict)  # when and where that was; empty where nothing was timed
 
     @property
     def several(self) -> bool:
@@ -100,7 +116,27 @@ def gather(found: EntrySet) -> ReportData:
     """Read everything about the entries of a table."""
     labels = list(dict.fromkeys(entry.label for entry in found.entries))
     tasks = dict.fromkeys(entry.task for entry in found.entries)
-    return ReportData(tuple(labels), tuple(_task(found, task, labels) for task in tasks))
+    return _of_one_session(ReportData(tuple(labels), tuple(_task(found, task, labels) for task in tasks)))
+
+
+def _of_one_session(results: ReportData) -> ReportData:
+    """Keep the latencies of the session that timed most students, the last of several: others cannot be compared."""
+    students = [student for task in results.tasks for student in task.students]
+    covered = Counter(session for student in students for session in student.sessions())
+    session = max(covered, key=lambda session: (covered[session], session), default=None)
+    tasks = [
+        replace(
+            task,
+            students=tuple(student.only_timed_in(session) for student in task.students),
+            untimed=tuple(
+                student.label
+                for student in task.students
+                if any(map(is_timed, student.records)) and session not in student.sessions()
+            ),
+        )
+        for task in results.tasks
+    ]
+    return replace(results, tasks=tuple(tasks), session=json.loads(session) if session else {})
 
 
 def spread(values: Sequence[float]) -> Spread | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
 from limbeck.compare.score_table import NONE, readable_count
 from limbeck.compare.tables import Cell, Table
@@ -22,7 +23,7 @@ _Row = tuple[str, list[float | None]]  # a name, and a value for each task
 def all_tables(results: ReportData) -> list[Table]:
     """Make the tables for which anything was measured."""
     tables = [_diagonals(results), _ranks(results)]
-    tables += [_cost(task, results.on(task.task)) for task in results.tasks]
+    tables += [_cost(task, results.on(task.task), results.session) for task in results.tasks]
     tables += [_restoration(results), *(_by_class(task, results.on(task.task)) for task in results.tasks)]
     tables += [_calibration(results), _similarity(results)]
     return [table for table in tables if any(cell not in (NONE, Cell("")) for row in table.rows for cell in row[1:])]
@@ -77,7 +78,7 @@ def _final_differences(student: StudentData) -> list[float]:
     return [fmean(values) for values in found] if all(found) else []
 
 
-def _cost(task: TaskData, where: str) -> Table:
+def _cost(task: TaskData, where: str, session: Mapping[str, Any]) -> Table:
     """Make table 8 of Jung et al. 2023."""
     head = (
         "model",
@@ -86,7 +87,7 @@ def _cost(task: TaskData, where: str) -> Table:
         "on disk",
         "training / kd",
         "inference / kd",
-        "ms per example",
+        "ms per text",
         "speed-up",
     )
     shared = {
@@ -99,14 +100,30 @@ def _cost(task: TaskData, where: str) -> Table:
         values = {name: _mean(student.spread("cost", name)) for name in _COSTS}
         if any(value is not None for value in values.values()):
             rows.append((Cell(student.label), *(_cell(values[name], words) for name, words in _COSTS.items())))
-    sizes = [task.shared("cost", name) for name in ("batch_size", "tokens")]
-    batch = f" Timed with {sizes[0]:.0f} examples of {sizes[1]:.0f} tokens." if all(sizes) else ""
-    notes = (
+    notes = [
         "trained: with what a method trains beside the student, which is not kept. training / kd and inference / kd: "
         "time of a step and of a prediction as a multiple of kd's. speed-up: how many times faster than the teacher."
-        f"{batch}",
+        f"{_how_timed(task, session)}"
+    ]
+    if task.untimed:
+        notes.append(
+            f"Without latency, because it was not measured in turns with the others: {', '.join(task.untimed)}. "
+            "'limbeck analyze' with all of these runs measures them together."
+        )
+    return Table(f"{COST}{where}", head, tuple(rows), notes=tuple(notes))
+
+
+def _how_timed(task: TaskData, session: Mapping[str, Any]) -> str:
+    """Say what the milliseconds are of; nothing where there are none."""
+    tokens = task.shared("cost", "tokens")
+    if tokens is None:
+        return ""
+    threads = session.get("threads")
+    where = f"{session.get('processor')}, {threads} thread{'s' * (threads != 1)}"
+    return (
+        f" ms: the fastest 5% of calls take no longer, for one text of {tokens:.0f} tokens on {where}; all models took "
+        "turns, and those of one architecture were timed as one."
     )
-    return Table(f"{COST}{where}", head, tuple(rows), notes=notes)
 
 
 def _restoration(results: ReportData) -> Table:

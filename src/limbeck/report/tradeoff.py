@@ -61,9 +61,9 @@ def trade_off(task: TaskData) -> list[ReportFigure]:
     figure, (axes,) = panels(1, 6.6, max(3.4, 0.19 * len(points) + 1.2), Room(0.7, 0.2, 0.15, 0.55))
     _draw(axes, points, task.metric)
     axes.set_ylabel(with_unit(task.metric))
-    axes.set_xlabel("time per example at inference (ms, logarithmic)" if timed else "parameters (logarithmic)")
+    axes.set_xlabel("latency of one text (ms, logarithmic)" if timed else "parameters (logarithmic)")
     _ticks(axes, "{:g}".format if timed else readable_count)
-    across = "time per example" if timed else "parameters"
+    across = "latency" if timed else "parameters"
     better = "low" if task.metric in SMALLER_IS_BETTER else "high"
     left_out = f" Left out, because their score or {across} is not known: {', '.join(without)}." if without else ""
     unit = "{:.3g} ms".format if timed else lambda value: f"{readable_count(value)} parameters"

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from helpers.fake_records import RELATIONS, a_record, decided, measured_study, write_history
+from helpers.fake_records import RELATIONS, SESSION, a_record, decided, measured_study, write_history
 from helpers.fake_runs import make_run, make_runs
 
 from limbeck.analysis.record import Record, write_record
@@ -122,7 +122,8 @@ def check_inside(found):
 def test_names_in_the_trade_off_do_not_cover_each_other(tmp_path, dpi):
     for number in range(20):
         run = make_run(tmp_path / "runs" / f"m{number}", f"m{number}", 1, 0.7 + 0.0005 * (number % 5))
-        write_record(run, Record({}, {"cost": {"milliseconds": 6.0, "teacher_milliseconds": 12.0}}, {}))
+        cost = {"milliseconds": 6.0, "teacher_milliseconds": 12.0, "session": SESSION}
+        write_record(run, Record({}, {"cost": cost}, {}))
     found = only(tmp_path / "runs", "trade-off")
     found.figure.set_dpi(dpi)
     names = [box for text, box in texts(found) if re.fullmatch(r"m\d+|teacher", text.get_text())]
@@ -195,7 +196,8 @@ def test_the_trade_off_shows_score_and_time(tmp_path):
     for method, time in times.items():
         for seed, score in ((1, 0.7), (2, 0.8)):
             run = make_run(tmp_path / "runs" / f"{method}-s{seed}", method, seed, score)
-            write_record(run, Record({}, {"cost": {"milliseconds": time, "teacher_milliseconds": 20.0}}, {}))
+            cost = {"milliseconds": time, "teacher_milliseconds": 20.0, "session": SESSION}
+            write_record(run, Record({}, {"cost": cost}, {}))
     make_run(tmp_path / "runs" / "ft", "ft", 1, 0.6)
     found = only(tmp_path / "runs", "trade-off")
     (axes,) = panels(found)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -11,7 +12,16 @@ from statistics import fmean
 
 import pytest
 import yaml
-from helpers.fake_records import RELATIONS, a_record, decided, environment, measured_run, measured_study, write_history
+from helpers.fake_records import (
+    RELATIONS,
+    SESSION,
+    a_record,
+    decided,
+    environment,
+    measured_run,
+    measured_study,
+    write_history,
+)
 from helpers.fake_runs import classes, make_run, make_runs, make_study
 
 from limbeck.analysis.record import Record, write_record
@@ -20,6 +30,7 @@ from limbeck.compare.entries import read_entries
 from limbeck.compare.tables import render
 from limbeck.errors import DataError, MissingExtra, RunError
 from limbeck.report.data import gather
+from limbeck.report.figures import all_figures
 from limbeck.report.page import write_report
 from limbeck.report.summary import sentences, warning
 from limbeck.report.tables import all_tables
@@ -295,8 +306,9 @@ def test_the_table_of_costs(tmp_path):
         "disk_bytes": 268_000_000,
         "training": 1.25,
         "milliseconds": 6.125,
-        "batch_size": 32,
+        "batch_size": 1,
         "tokens": 64,
+        "session": SESSION,
     }
     teacher = {"teacher_parameters": 109_000_000, "teacher_disk_bytes": None, "teacher_milliseconds": 12.25}
     measured(tmp_path, "glue/rte", "fsd", cost=cost | teacher | {"inference": 1.0, "speedup": 2.0})
@@ -308,7 +320,65 @@ def test_the_table_of_costs(tmp_path):
         ["fsd", "67.0 M", "68.0 M", "268.0 MB", "1.25", "1.00", "6.12", "2.00"],
         ["ft", "67.0 M", "68.0 M", "268.0 MB", "–", "–", "6.12", "–"],
     ]
-    assert "32 examples of 64 tokens" in found.notes[0]
+    (note,) = found.notes
+    assert "for one text of 64 tokens on A <processor>, 2 threads; all models took turns" in note
+
+
+def session(day):
+    return {"at": f"2026-01-{day:02}T00:00:00.000000+00:00", "processor": "P", "threads": 1}
+
+
+def timed(milliseconds, teacher, session=None):
+    found = {"parameters": 1000, "milliseconds": milliseconds, "teacher_milliseconds": teacher, "tokens": 64}
+    return found | {"speedup": teacher / milliseconds, "inference": 1.07} | ({"session": session} if session else {})
+
+
+def latencies(folder):
+    """Return the last two columns of the table of costs, by their row."""
+    return {row[0]: (row[5], row[6], row[7]) for row in rows(table(folder, "Cost"))}
+
+
+def test_latencies_of_two_sessions_are_not_compared(tmp_path):
+    """Show the session that timed most methods; a busy machine made the other one's teacher ten times as slow."""
+    for label, cost in (
+        ("a", timed(6.0, 12.0, session(2))),
+        ("b", timed(6.0, 12.0, session(2))),
+        ("c", timed(60.0, 120.0, session(3))),
+    ):
+        measured(tmp_path, "glue/rte", label, cost=cost)
+    shown = latencies(tmp_path / "runs")
+    assert shown == {
+        "teacher": ("–", "12", "–"),
+        "a": ("1.07", "6", "2.00"),
+        "b": ("1.07", "6", "2.00"),
+        "c": ("–", "–", "–"),
+    }
+    note = table(tmp_path / "runs", "Cost").notes[1]
+    assert note.startswith(
+        "Without latency, because it was not measured in turns with the others: c. 'limbeck analyze'"
+    )
+    (figure,) = [found for found in all_figures(gather(read_entries([tmp_path / "runs"]))) if found.kind == "trade-off"]
+    assert "c" not in re.findall(r"(\w+) [\d.]+ at", figure.alt) and "is not known: c." in figure.caption
+
+
+def test_of_two_sessions_with_as_many_methods_the_last_one_counts(tmp_path):
+    for seed, cost in ((1, timed(9.0, 9.0, session(4))), (2, timed(5.0, 10.0, session(5))), (3, timed(7.0, 7.0))):
+        run = make_run(tmp_path / "runs" / f"kd-s{seed}", "kd", seed)
+        write_record(run, Record({}, {"cost": cost}, {}))
+    assert latencies(tmp_path / "runs")["kd"] == ("1.07", "5", "2.00")
+    assert len(table(tmp_path / "runs", "Cost").notes) == 1  # no method is without
+
+
+def test_a_latency_that_was_not_measured_in_turns_is_not_shown(tmp_path):
+    """Read records as they were before there were sessions."""
+    measured(tmp_path, "glue/rte", "kd", cost=timed(0.08, 6.63))
+    found = table(tmp_path / "runs", "Cost")
+    assert rows(found) == [["kd", "1.0 k", *"––––––"]]
+    assert "not measured in turns with the others: kd." in found.notes[1] and "ms: the fastest" not in found.notes[0]
+    results = gather(read_entries([tmp_path / "runs"]))
+    assert "as fast" not in " ".join(sentences(results))
+    (figure,) = [found for found in all_figures(results) if found.kind == "trade-off"]
+    assert "parameters" in figure.title
 
 
 def test_the_tables_of_restoration(tmp_path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from limbeck.inference.served import Served
@@ -73,6 +75,17 @@ def random_batch(served: Served, batch_size: int, length: int, seed: int = 0) ->
     fixed = {"attention_mask": 1, "token_type_ids": 0}
     fills = {name: [value] * length for name, value in fixed.items() if name in tokenizer.model_input_names}
     return Collator(tokenizer)([{"input_ids": ids, **fills} for ids in drawn])
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads inside, and as many as before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def processor_name() -> str:
