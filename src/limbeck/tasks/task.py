@@ -208,8 +208,11 @@ class Task:
     def _not_submitted(self) -> RecipeError:
         return RecipeError(f"{self.name} has no official evaluation to submit to: use 'limbeck predict'.")
 
-    def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
-        """Measure how often two models predict the same (regression: how their predictions correlate)."""
+    def agreement(self, logits: Any, others: Any, encoded: Any, others_encoded: Any = None) -> float:
+        """Measure how often two models predict the same (regression: how their predictions correlate).
+
+        ``others_encoded`` are the examples as the other model reads them, where it splits texts otherwise.
+        """
         ours, theirs = self.predictions(logits), self.predictions(others)
         return METRICS["pearson"](ours, theirs) if self.problem == "regression" else float((ours == theirs).mean())
 

@@ -22,7 +22,7 @@ def task(problem="classification", metrics=("accuracy",)):
 def parity(form, after, before=LOGITS, max_drop=0.01, tokens=1, **options):
     encoded = {"labels": LABELS.astype(float if options else int), "input_ids": [[1]] * ROWS}
     other = encoded | {"input_ids": [[1]] * (ROWS - 1) + [[tokens]]}
-    sides = ExampleLogits(before, encoded), ExampleLogits(after, other)
+    sides = ExampleLogits(before, make_split("a", encoded)), ExampleLogits(after, make_split("b", other))
     return Parity.of(form, task(**options), "validation", *sides, max_drop)
 
 
