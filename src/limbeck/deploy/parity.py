@@ -13,7 +13,6 @@ from limbeck.tasks.task import Logits, Task
 
 _AGREEMENT = 0.995  # 2 of 512 texts that lie on the border of two labels may change sides
 _AGREEMENT_INT8 = 0.9
-_AGREEMENT_TRIMMED = 0.9  # texts with pieces that are gone are other inputs
 _ROUNDING = 1e-9  # 1.00 - 0.99 is a little more than 0.01
 
 
@@ -96,7 +95,8 @@ class Parity:
         same, ours, theirs, vocabulary = _compare(before, after, trimmed)
         metric, limits = task.metrics[0], limits_for(form, max_drop)
         if vocabulary is not None:
-            limits = limits._replace(agreement=min(limits.agreement, _AGREEMENT_TRIMMED))
+            # examples with pieces that are gone are other inputs: only the score holds for them
+            limits = limits._replace(agreement=limits.agreement * vocabulary.unchanged)
         if task.problem == "regression":
             limits = limits._replace(agreement=-1.0)  # numbers have a difference, and no label to share
         return cls(
