@@ -199,6 +199,17 @@ def test_finetune_trims_the_model_itself(files, teacher_folder, tmp_path, comman
     execute(tiny_recipe(files, tmp_path / "run"), tmp_path / "student")
 
 
+def test_a_study_trims_every_run_in_the_same_way(files, teacher_folder, tmp_path, command):
+    task = {f"task.{key}": value for key, value in table_task(files).items() if key != "name"}
+    study = {"tasks": {"table": task}, "teacher": {"model": str(teacher_folder), "confirmed": True}, "student": TRIMMED}
+    study |= {"methods": ["kd", "minilmv2"], "seeds": [0, 1], "train": {"max_steps": 2, "batch_size": 16}}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    code, said = command("study", "study.yaml", "-o", "out")
+    assert code == 0, said
+    found = [read_json(path)["vocabulary"] for path in (tmp_path / "out" / "runs").rglob("metrics.json")]
+    assert len(found) == 4 and all(one["of"] - one["kept"] == len(LEFT_OUT) for one in found)
+
+
 def test_a_cache_is_of_one_vocabulary(files, teacher_folder, tmp_path, command):
     job = distill_words(files, teacher_folder, "--method", "kd", "teacher.cache=kept", "train.max_steps=2")
     assert command("distill", *job, "student.vocabulary=trimmed", "-o", "a")[0] == 0
