@@ -22,6 +22,8 @@ from .models.features import Needs as Needs
 from .models.features import Wanted as Wanted
 from .models.layers import layer_map as layer_map
 from .models.students import keep_layers as keep_layers
+from .models.trimming import TrimmedVocabulary as TrimmedVocabulary
+from .models.trimming import trim_vocabulary as trim_vocabulary
 from .recipes.recipe import Recipe as Recipe
 from .recipes.recipe import load_recipe as load_recipe
 from .runs.directory import RunDirectory as RunDirectory

@@ -19,7 +19,9 @@ from limbeck.models.architecture import architecture_of
 from limbeck.models.loading import count_parameters, resolve
 from limbeck.recipes.method_block import MethodBlock
 from limbeck.recipes.recipe import Recipe
+from limbeck.runs.directory import RunDirectory
 from limbeck.training.assemble import Data, Parts, assemble, hand_over_held_out
+from limbeck.training.vocabulary import run_tokenizer
 
 _REPEATS = 4
 _REFERENCE = "kd"
@@ -42,7 +44,7 @@ def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
     that learns: measure everything else first.
     """
     parts, recipe = loaded.parts, loaded.recipe
-    sides = [parts, *_reference(recipe)]
+    sides = [parts, *_reference(recipe, loaded.run)]
     architecture = architecture_of(loaded.after)
     found: dict[str, Any] = {
         "parameters": count_parameters(loaded.after),
@@ -56,7 +58,7 @@ def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
     if recipe.teacher is not None:
         teacher = parts.require_teacher()
         found |= {
-            "teacher_parameters": count_parameters(teacher),
+            "teacher_parameters": parts.teacher_parameters(),
             "teacher_disk_bytes": weight_bytes(recipe.teacher.model),
             "teacher_architecture": architecture_of(teacher),
         }
@@ -78,12 +80,13 @@ def _training_cost(loaded: LoadedRun, sides: Sequence[Parts], folder: Path) -> d
     return found
 
 
-def _reference(recipe: Recipe) -> list[Parts]:
+def _reference(recipe: Recipe, run: RunDirectory) -> list[Parts]:
     """Assemble the same run by kd, where it is another method and has a teacher with a head, which kd needs."""
     if recipe.teacher is None or recipe.method.name == _REFERENCE:
         return []
     try:
-        return [assemble(recipe.model_copy(update={"method": MethodBlock(name=_REFERENCE)}))]
+        by_kd = recipe.model_copy(update={"method": MethodBlock(name=_REFERENCE)})
+        return [assemble(by_kd, run_tokenizer(recipe, run.path))]
     except ModelError:  # of a teacher without a head; anything else would have kept the run itself from being loaded
         return []
 

@@ -32,6 +32,7 @@ from limbeck.training.assemble import Data, Parts, assemble, load_data
 from limbeck.training.checkpoint_folders import MODEL, checkpoint_folders, step_of
 from limbeck.training.data_record import data_of
 from limbeck.training.teacher_outputs import split_cache
+from limbeck.training.vocabulary import run_tokenizer
 
 logger = logging.getLogger("limbeck")
 
@@ -119,9 +120,9 @@ def load_run(path: Path, examples: int, overrides: Sequence[str] = (), allow_cod
     if not run.student.is_dir():
         raise RunError(f"{path} does not keep its student, so that nothing can be measured. Repeat the run.")
     recipe, foreign = last_recipe(run, overrides, allow_code)
-    parts = assemble(recipe)
+    parts = assemble(recipe, run_tokenizer(recipe, path))
     if run.data.is_file():
-        check_data(run, data_of(parts.task, parts.teacher), _REMEDY, ordered=False)
+        check_data(run, data_of(parts), _REMEDY, ordered=False)
     # a batch, or for FSD's memory as many examples as it has centroids
     least = max(recipe.train.batch_size, recipe.method.options.get("memory", 0))
     task = parts.task.sample({"train": max(_TRAINING_EXAMPLES, least), "validation": examples})

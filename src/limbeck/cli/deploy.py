@@ -36,12 +36,16 @@ def export(
     max_drop: Annotated[
         float, typer.Option(min=0, help="How much of the task's main metric onnx-int8 may lose; 0.01 is one point.")
     ] = 0.01,
+    vocabulary: Annotated[
+        str, typer.Option(help="whole, or trimmed: keep only the word pieces that the task's training texts use.")
+    ] = "whole",
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
 ) -> None:
     """Write a model for use without limbeck, with a model card, after checking that it answers as before."""
     from limbeck.deploy.export import export as write
 
-    folder = output or Path("exports") / f"{Path(model).name}-{to}"
+    trimmed = "-trimmed" if vocabulary == "trimmed" else ""
+    folder = output or Path("exports") / f"{Path(model).name}-{to}{trimmed}"
     done = write(
         model,
         to,
@@ -52,6 +56,7 @@ def export(
         siblings=siblings or [],
         examples=examples,
         max_drop=max_drop,
+        vocabulary=vocabulary,
         force=force,
     )
     out.print(done.parity.describe(), highlight=False)

@@ -42,13 +42,14 @@ _TRAINING = ("batch_size", "learning_rate")
 
 @dataclass(frozen=True)
 class Latency:
-    """Hold the median milliseconds of one text; ``before`` is of the form that was trained, where it is another."""
+    """Hold the median milliseconds of one text; ``before`` is of the model as it was trained, where it is another."""
 
     milliseconds: float
     before: float | None
     tokens: int
     threads: int
     processor: str
+    parameters_before: int
 
 
 def write_card(
@@ -69,7 +70,7 @@ def write_card(
         "## Scores\n\n" + _scores(provenance, parity),
         "## Size and speed\n\n" + _cost(provenance, served, latency),
         "## Use\n\n" + usage(parity.form, task),
-        "## How it was made\n\n" + _origin_and_training(task, provenance, served),
+        "## How it was made\n\n" + _origin_and_training(task, provenance, parity, served),
         "## Limits\n\n" + _limits(provenance, served, licence),
     ]
     (folder / CARD_FILE).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
@@ -80,8 +81,9 @@ def _front_matter(name: str, task: Task, provenance: Provenance, parity: Parity,
 
     pipeline = _PIPELINES.get(task.problem, "text-classification")
     data_set, config = _data_set(task.name)
-    # 8-bit weights are another model, whose score is what the check has found
-    scores = provenance.run.scores if provenance.run and parity.form != "onnx-int8" else {parity.metric: parity.after}
+    # a model that was changed after training has the score that the check has found
+    as_trained = provenance.run is not None and not _change(parity)
+    scores = provenance.run.scores if provenance.run and as_trained else {parity.metric: parity.after}
     results = [
         EvalResult(
             task_type=pipeline,
@@ -137,7 +139,7 @@ def _scores(provenance: Provenance, parity: Parity) -> str:
             f"| | {parity.metric} |\n|---|---:|\n| this model | {readable_score(parity.metric, parity.after)} |\n\n"
             f"- {parity.describe()}\n- How it was trained is not known here."
         )
-    ours = "before quantisation" if parity.form == "onnx-int8" else "this model"
+    ours = f"before {change}" if (change := _change(parity)) else "this model"
     rows = {ours: run.scores, "its teacher": run.teacher_scores, "majority class": run.majority}
     lines = [f"| | {' | '.join(run.scores)} |", "|---|" + "---:|" * len(run.scores)]
     lines += [
@@ -154,6 +156,12 @@ def _scores(provenance: Provenance, parity: Parity) -> str:
     made = "loaded from this folder by plain transformers" if parity.form == "hf" else f"converted to {parity.form}"
     notes.append(f"These are the scores after training. Then the model was {made}. {parity.describe()}")
     return "\n".join([*lines, "", *(f"- {note}" for note in notes)])
+
+
+def _change(parity: Parity) -> str:
+    """Name what was done to the model after training that may change its answers; empty where nothing was."""
+    changes = ["quantisation"] * (parity.form == "onnx-int8") + ["trimming its vocabulary"] * bool(parity.vocabulary)
+    return " and ".join(changes)
 
 
 def _deviation(provenance: Provenance, metric: str) -> str:
@@ -176,7 +184,7 @@ def _cost(provenance: Provenance, served: Served, latency: Latency) -> str:
     lines.append(f"| this model | {readable_count(served.parameters)} | {size} | {milliseconds} |")
     if latency.before is not None:
         lines.append(
-            f"| as it was trained (PyTorch) | {readable_count(served.parameters)} | | {latency.before:.2f} ms |"
+            f"| as it was trained (PyTorch) | {readable_count(latency.parameters_before)} | | {latency.before:.2f} ms |"
         )
     if provenance.run is not None and provenance.run.teacher_parameters is not None:
         lines.append(f"| its teacher | {readable_count(provenance.run.teacher_parameters)} | | |")
@@ -187,7 +195,7 @@ def _cost(provenance: Provenance, served: Served, latency: Latency) -> str:
     return "\n".join([*lines, "", f"- {note}"])
 
 
-def _origin_and_training(task: Task, provenance: Provenance, served: Served) -> str:
+def _origin_and_training(task: Task, provenance: Provenance, parity: Parity, served: Served) -> str:
     origin = provenance.origin.name
     if provenance.keep:
         origin = f"the layers `{provenance.keep}` of {origin}"
@@ -206,9 +214,22 @@ def _origin_and_training(task: Task, provenance: Provenance, served: Served) -> 
         lines.append(f"Training: seed {provenance.run.seed}{_listed(shown_settings)}.")
         if citation := _citation(provenance.run.method):
             lines.append(f"Reference: {citation}")
+    if pieces := _pieces(provenance, parity):
+        lines.append(f"Vocabulary: {pieces}.")
     lines.append(f"Texts are cut at {served.tokenizer.model_max_length} tokens.")
     lines.append(f"Exported by limbeck {__version__}.")
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _pieces(provenance: Provenance, parity: Parity) -> str:
+    """Say how many pieces of its vocabulary were kept, by this export or by the training; empty where all were."""
+    if parity.vocabulary is not None:
+        kept, whole = parity.vocabulary.kept, parity.vocabulary.of
+    elif provenance.run is not None and (found := provenance.run.directory.metrics().get("vocabulary")):
+        kept, whole = found["kept"], found["of"]
+    else:
+        return ""
+    return f"{kept:,} of {whole:,} pieces: those of the training texts and all characters, which spell other words"
 
 
 def _is_public(value: Any) -> bool:

@@ -36,11 +36,14 @@ from limbeck.models.capture import logits_of
 from limbeck.models.families import family_of
 from limbeck.models.heads import model_class
 from limbeck.models.loading import load_tokenizer
+from limbeck.models.trimmed_tokenizer import trim_tokenizer
+from limbeck.models.trimming import TrimmedVocabulary, trim_vocabulary
 from limbeck.recipes.recipe import TaskBlock, load_task_block
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.task import Task
 
+_VOCABULARIES = ("whole", "trimmed")
 _SECONDS = 1.0  # that are spent on timing
 _BATCH_SIZE = 32
 
@@ -65,6 +68,7 @@ def export(
     siblings: Sequence[str | Path] = (),
     examples: int = 512,
     max_drop: float = 0.01,
+    vocabulary: str = "whole",
     force: bool = False,
 ) -> Exported:
     """Write ``model`` to the folder ``output`` as ``hf``, ``onnx`` or ``onnx-int8``, with a model card.
@@ -72,10 +76,13 @@ def export(
     A run directory knows its task; for another model, ``task`` is its name (or a recipe's task block). Both models
     answer up to ``examples`` of the task's validation data; where the answers differ by more than their form explains,
     or the main metric drops by more than ``max_drop``, nothing is written. ``siblings`` are runs of the same setting
-    with other seeds: the card then has a deviation. ``force`` replaces an earlier export.
+    with other seeds: the card then has a deviation. ``vocabulary="trimmed"`` keeps only the pieces of the task's
+    training texts. ``force`` replaces an earlier export.
     """
     if to not in EXPORT_FORMS:
         raise RecipeError(unknown("form", to, EXPORT_FORMS, f"There are {', '.join(EXPORT_FORMS)}."))
+    if vocabulary not in _VOCABULARIES:
+        raise RecipeError(unknown("vocabulary", vocabulary, _VOCABULARIES, f"There are {', '.join(_VOCABULARIES)}."))
     # where it is now: links stay, and "." may be the folder that is replaced
     folder_to_write = expand_home(output).resolve()
     check = partial(_check_output, folder_to_write, force, [model, *siblings])
@@ -95,19 +102,22 @@ def export(
     provenance = read_provenance(model, siblings).for_task(loaded.name)
     source = TorchServed(model, loaded)
     length = input_length(block, loaded, source.tokenizer, source)
+    trimmed: TrimmedVocabulary | None = None
+    if vocabulary == "trimmed":
+        trimmed = trim_vocabulary(source.model, source.tokenizer, loaded.all_texts("train"))
     split = loaded.dev_splits[0]
     sample = _sample(loaded, split, examples)
     before = _predict_examples(source.logits, source.tokenizer, sample, split, length, str(model))
     scores = sample.score(before.logits, before.encoded)
     find_doubts(model, source.config, loaded, scores, majority_of(loaded, before.encoded)).warn()
     with _full_disk_explained(folder_to_write), replacing_folder(folder_to_write, check=check) as folder:
-        _write(source, model, to, folder, length)
+        _write(source, model, to, folder, length, trimmed)
         answering = _load_without_limbeck(folder, loaded)
         after = _predict_examples(*answering, sample, split, length, f"The export of {model} to {to}")
-        parity = Parity.of(to, sample, split, before, after, max_drop)
+        parity = Parity.of(to, sample, split, before, after, max_drop, trimmed)
         _require_parity(parity)
         served = load_served(folder)
-        latency = _latency(source, served, after)
+        latency = _latency(source, served, after, trimmed)
         _write_parity(folder, parity, block, length, served, latency)
         write_card(folder, folder_to_write.name, loaded, provenance, parity, served, latency, licence)
     return Exported(Path(output), to, parity)
@@ -153,15 +163,20 @@ def _predict_examples(
     return ExampleLogits(logits_in_order(answer, encoded, collate, _BATCH_SIZE, "check the export", who), encoded)
 
 
-def _write(source: TorchServed, model: str | Path, to: str, folder: Path, length: int) -> None:
+def _write(
+    source: TorchServed, model: str | Path, to: str, folder: Path, length: int, trimmed: TrimmedVocabulary | None
+) -> None:
     tokenizer = _standalone_tokenizer(source, model, length)
+    network: Any = source.model
+    if trimmed is not None:
+        tokenizer, network = trim_tokenizer(tokenizer, trimmed.kept), trimmed.model
     tokenizer.save_pretrained(folder)
     if to == "hf":
-        source.model.save_pretrained(folder)
+        network.save_pretrained(folder)
         return
-    source.config.architectures = [type(source.model).__name__]
-    source.config.save_pretrained(folder)
-    write_onnx(source.model, tokenizer.model_input_names, folder, to)
+    network.config.architectures = [type(network).__name__]
+    network.config.save_pretrained(folder)
+    write_onnx(network, tokenizer.model_input_names, folder, to)
 
 
 def _standalone_tokenizer(source: TorchServed, model: str | Path, length: int) -> Any:
@@ -207,24 +222,30 @@ def _require_parity(parity: Parity) -> None:
             "onnx": "Other versions of torch and onnxscript may convert it rightly; '--to hf' needs no conversion.",
             "hf": "Please report this, with the output of 'limbeck doctor'.",
         }
+        advice = remedy[parity.form]
+        if parity.vocabulary is not None:
+            advice = "Keep all pieces (--vocabulary whole), or allow more with --max-drop."
         raise ExportError(
             f"The export to {parity.form} does not answer as the model did on {parity.examples:,} {parity.split} "
-            f"examples of {parity.task}: {'; '.join(failures)}. Nothing was written. {remedy[parity.form]}"
+            f"examples of {parity.task}: {'; '.join(failures)}. Nothing was written. {advice}"
         )
 
 
-def _latency(source: Served, served: Served, answered: ExampleLogits) -> Latency:
+def _latency(source: Served, served: Served, answered: ExampleLogits, trimmed: TrimmedVocabulary | None) -> Latency:
     """Time one text of middle length with the exported model, and with the trained form where it is another."""
     lengths = [len(ids) for ids in answered.encoded["input_ids"]]
     row = answered.encoded[int(np.argsort(lengths, kind="stable")[len(lengths) // 2])]
     kept = {name: row[name] for name in served.tokenizer.model_input_names}
-    models = [served] if served.form == "torch" else [served, source]
-    batches = [Collator(one.tokenizer)([kept]) for one in models]
+    models = [served] if served.form == "torch" and trimmed is None else [served, source]
+    ids = kept["input_ids"] if trimmed is None else [trimmed.kept[index] for index in kept["input_ids"]]
+    rows = [kept, kept | {"input_ids": ids}]
+    batches = [Collator(one.tokenizer)([row]) for one, row in zip(models, rows, strict=False)]
     calls = [lambda one=one, batch=batch: one.logits(batch) for one, batch in zip(models, batches, strict=True)]
     timings = [Timing.of(seconds, 1).p50_ms for seconds in time_in_turns(calls, _SECONDS)]
     return Latency(
         milliseconds=timings[0],
         before=timings[1] if len(timings) > 1 else None,
+        parameters_before=source.parameters,
         tokens=len(kept["input_ids"]),
         threads=torch.get_num_threads(),
         processor=processor_name(),

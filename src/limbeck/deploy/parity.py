@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
+from limbeck.models.trimming import TrimmedVocabulary
 from limbeck.tasks.task import Logits, Task
 
 _AGREEMENT = 0.995  # 2 of 512 texts that lie on the border of two labels may change sides
@@ -36,6 +37,21 @@ def limits_for(form: str, max_drop: float) -> Limits:
     }[form]
 
 
+class KeptPieces(NamedTuple):
+    """Hold how many pieces of a vocabulary an export kept, and which share of the examples needs no others."""
+
+    kept: int
+    of: int
+    unchanged: float
+
+    def describe(self) -> str:
+        """Write it as a sentence."""
+        return (
+            f"Its vocabulary has {self.kept:,} of {self.of:,} pieces; {self.unchanged:.1%} of these examples need no "
+            "others, and two logits are compared on them."
+        )
+
+
 class ExampleLogits(NamedTuple):
     """Hold a model's logits, and the examples as it reads them."""
 
@@ -59,16 +75,28 @@ class Parity:
     before: float
     after: float
     limits: Limits
+    vocabulary: KeptPieces | None = None
 
     @classmethod
     def of(
-        cls, form: str, task: Task, split: str, before: ExampleLogits, after: ExampleLogits, max_drop: float
+        cls,
+        form: str,
+        task: Task,
+        split: str,
+        before: ExampleLogits,
+        after: ExampleLogits,
+        max_drop: float,
+        trimmed: TrimmedVocabulary | None = None,
     ) -> Parity:
-        """Compare the logits of the original and of the exported model."""
-        same = before.encoded["input_ids"][:] == after.encoded["input_ids"][:]
-        # texts that are split into other tokens have no logits to compare one by one
-        ours, theirs = (_flat(side.logits) for side in (after, before))
+        """Compare the logits of the original and of the exported model.
+
+        With a trimmed vocabulary, the logits of examples that need no other pieces, and the predictions of all.
+        """
+        same, ours, theirs, vocabulary = _compare(before, after, trimmed)
         metric, limits = task.metrics[0], limits_for(form, max_drop)
+        if vocabulary is not None:
+            # examples with pieces that are gone are other inputs: only the score holds for them
+            limits = limits._replace(agreement=limits.agreement * vocabulary.unchanged)
         if task.problem == "regression":
             limits = limits._replace(agreement=-1.0)  # numbers have a difference, and no label to share
         return cls(
@@ -77,13 +105,17 @@ class Parity:
             split=split,
             examples=len(task.split(split)),
             same_tokens=same,
-            max_difference=float(np.abs(ours - theirs).max()) if same else float("nan"),
-            largest_logit=float(np.abs(theirs).max()),
-            agreement=task.agreement(after.logits, before.logits, before.encoded) if same else float("nan"),
+            # texts that are split into other tokens have no logits to compare one by one
+            max_difference=float(np.abs(ours - theirs).max(initial=0.0)) if same else float("nan"),
+            largest_logit=float(np.abs(_flat(before.logits)).max()),
+            agreement=task.agreement(after.logits, before.logits, after.encoded, before.encoded)
+            if same
+            else float("nan"),
             metric=metric,
             before=task.score(before.logits, before.encoded)[metric],
             after=task.score(after.logits, after.encoded)[metric],
             limits=limits,
+            vocabulary=vocabulary,
         )
 
     def failures(self) -> list[str]:
@@ -115,12 +147,48 @@ class Parity:
         return (
             f"On {self.examples:,} {self.split} examples of {self.task} the largest difference between two logits is "
             f"{self.max_difference:.2g}{agreement}, and {self.score_change()}."
+            + (f" {self.vocabulary.describe()}" if self.vocabulary else "")
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return all findings as plain data."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "same_tokens"}
-        return values | {"limits": self.limits._asdict()}
+        left_out = ("same_tokens", "vocabulary")
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in left_out}
+        values |= {"limits": self.limits._asdict()}
+        return values | ({"vocabulary": self.vocabulary._asdict()} if self.vocabulary else {})
+
+
+def _compare(
+    before: ExampleLogits, after: ExampleLogits, trimmed: TrimmedVocabulary | None
+) -> tuple[bool, np.ndarray, np.ndarray, KeptPieces | None]:
+    """Tell whether texts are split as before, and return both sides' logits for them.
+
+    With a trimmed vocabulary, only examples whose pieces were all kept are compared.
+    """
+    theirs, ours = _by_example(before), _by_example(after, trimmed)
+    if trimmed is None:
+        compared, vocabulary = list(theirs), None
+    else:
+        kept = set(trimmed.kept)
+        compared = [one for one, rows in theirs.items() if all(kept.issuperset(ids) for ids, _ in rows)]
+        vocabulary = KeptPieces(len(trimmed.kept), len(trimmed.whole), len(compared) / len(theirs))
+    same = all([ids for ids, _ in ours[one]] == [ids for ids, _ in theirs[one]] for one in compared)
+    sides = ([logits for one in compared for _, logits in side[one]] for side in (ours, theirs))
+    ours_flat, theirs_flat = (_flat(rows) if rows else np.zeros(0) for rows in sides)
+    return same, ours_flat, theirs_flat, vocabulary
+
+
+def _by_example(
+    side: ExampleLogits, trimmed: TrimmedVocabulary | None = None
+) -> dict[int, list[tuple[list[int], np.ndarray]]]:
+    """Return for each example the old ids and the logits of its rows: several where a text is read in windows."""
+    encoded = side.encoded
+    owners = encoded["example"][:] if "example" in encoded.column_names else range(len(encoded))
+    found: dict[int, list[tuple[list[int], np.ndarray]]] = {}
+    for owner, ids, logits in zip(owners, encoded["input_ids"], side.logits, strict=True):
+        old = list(ids) if trimmed is None else [trimmed.kept[index] for index in ids]
+        found.setdefault(owner, []).append((old, np.asarray(logits)))
+    return found
 
 
 def _flat(logits: Logits) -> np.ndarray:

@@ -86,6 +86,11 @@ def family_of(model: Any) -> Family:
         ) from None
 
 
+def positions_follow_padding(config: Any) -> bool:
+    """Tell whether a model counts its positions from the id of its padding token on."""
+    return config.model_type in ("roberta", "xlm-roberta")
+
+
 def blocks_of(model: Model) -> nn.ModuleList:
     """Return the transformer blocks of a model with or without a head."""
     blocks: nn.ModuleList = model.base_model.get_submodule(family_of(model).blocks)

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from limbeck._internal import hub
 from limbeck.errors import ModelError, RecipeError
-from limbeck.models.families import family_of
+from limbeck.models.families import family_of, positions_follow_padding
 from limbeck.models.finite import check_finite_weights
 from limbeck.models.heads import (
     check_labels,
@@ -145,8 +145,8 @@ def depth_of(source: str | Path) -> int:
 def longest_input(model: Any) -> int:
     """Return how many tokens a model can read."""
     limit = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
-    if model.config.model_type in ("roberta", "xlm-roberta"):
-        limit -= model.config.pad_token_id + 1  # their positions start after the padding id
+    if positions_follow_padding(model.config):
+        limit -= model.config.pad_token_id + 1
     return int(limit)
 
 

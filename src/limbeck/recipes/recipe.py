@@ -89,6 +89,8 @@ class StudentBlock(_Block):
     model: Named | None = None
     config: dict[str, Any] | None = None
     tokenizer: Named | None = None
+    vocabulary: Literal["whole", "trimmed"] = "whole"  # trimmed: only the pieces that the training texts use
+    vocabulary_texts: Named | None = None  # a text file whose pieces are kept too
 
     @pydantic.model_validator(mode="after")
     def _one_source(self) -> StudentBlock:
@@ -103,6 +105,8 @@ class StudentBlock(_Block):
             )
         if (self.keep is None) != (self.from_ is None):
             raise ValueError("from and keep belong together, e.g. {from: teacher, keep: 'first:6'}.")
+        if self.vocabulary_texts is not None and self.vocabulary == "whole":
+            raise ValueError("vocabulary_texts says what a trimmed vocabulary keeps: set vocabulary: trimmed too.")
         return self
 
 
@@ -136,6 +140,7 @@ class Recipe(_Block):
     seed: NonNegativeInt = 0
     reported: list[ReportedScore] | None = None
     grid: dict[str, list[Any]] | None = None  # what the paper searched over, for studies; a run uses the blocks above
+    _tasks: tuple[TaskBlock, ...] = pydantic.PrivateAttr(default=())  # of a stage: those of all stages
 
     @pydantic.field_validator("reported", mode="before")
     @classmethod
@@ -163,9 +168,17 @@ class Recipe(_Block):
         if self.stages is None:
             return [self]
         alone = {"stages": None, "reported": None, "grid": None}
-        return [
+        recipes = [
             self.model_copy(update=alone | {name: getattr(stage, name) for name in BLOCKS}) for stage in self.stages
         ]
+        for recipe in recipes:
+            recipe._tasks = tuple(other.task for other in recipes)
+        return recipes
+
+    @property
+    def tasks(self) -> tuple[TaskBlock, ...]:
+        """Return the tasks of all stages of the run that this training belongs to."""
+        return self._tasks or (self.task,)
 
 
 def load_recipe(

@@ -241,9 +241,12 @@ class SpanTask(Task):
             "f1": scores[:, 1],
         }
 
-    def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
+    def agreement(self, logits: Any, others: Any, encoded: Any, others_encoded: Any = None) -> float:
         """Return how often two models give the same answer, as SQuAD compares them."""
-        ours, theirs = (self.texts(self.best(side, encoded)) for side in (logits, others))
+        ours, theirs = (
+            self.texts(self.best(*side))
+            for side in ((logits, encoded), (others, encoded if others_encoded is None else others_encoded))
+        )
         return float(np.mean([normalized_answer(a) == normalized_answer(b) for a, b in zip(ours, theirs, strict=True)]))
 
     def readable(self, logits: Any, encoded: Any) -> dict[str, Any]:

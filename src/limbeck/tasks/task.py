@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,7 +23,7 @@ Logits = np.ndarray | list[np.ndarray]  # (N, labels), or for each of N examples
 # Who decides how labels are numbered: the task, the names in the training file, or the user (task.labels).
 LabelOrder = Literal["fixed", "learned", "stated"]
 
-_SAMPLE = 10_000  # how many texts are measured to know their lengths
+_SAMPLE = 10_000  # how many texts are measured to know their lengths, or read at a time
 _KEPT_WHOLE = 99  # percent of the training texts that the chosen length does not cut
 
 
@@ -104,6 +104,13 @@ class Task:
     def inputs(self, rows: Mapping[str, Any]) -> list[list[str]]:
         """Return what a model reads of these rows: a column of texts, or two."""
         return [list(rows[name]) for name in self.text_columns]
+
+    def all_texts(self, split: str) -> Iterator[str]:
+        """Yield all texts of a split, those of a pair one after the other."""
+        data = self.split(split)
+        for start in range(0, len(data), _SAMPLE):
+            for column in self.inputs(data[start : start + _SAMPLE]):
+                yield from column
 
     def token_ids(self, rows: Mapping[str, Any], tokenizer: Tokenizer) -> list[list[int]]:
         """Return the token ids of these rows, uncut."""
@@ -201,8 +208,11 @@ class Task:
     def _not_submitted(self) -> RecipeError:
         return RecipeError(f"{self.name} has no official evaluation to submit to: use 'limbeck predict'.")
 
-    def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
-        """Measure how often two models predict the same (regression: how their predictions correlate)."""
+    def agreement(self, logits: Any, others: Any, encoded: Any, others_encoded: Any = None) -> float:
+        """Measure how often two models predict the same (regression: how their predictions correlate).
+
+        ``others_encoded`` are the examples as the other model reads them, where it splits texts otherwise.
+        """
         ours, theirs = self.predictions(logits), self.predictions(others)
         return METRICS["pearson"](ours, theirs) if self.problem == "regression" else float((ours == theirs).mean())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,10 @@ class TextTask(Task):
     def score(self, logits: Any, encoded: Any) -> dict[str, float]:
         """Return what was measured while the model read the blocks: it is a score already."""
         return dict(logits)
+
+    def all_texts(self, split: str) -> Iterator[str]:
+        """Yield the texts of a split as they are read."""
+        yield from self.split(split)
 
     def answers(self, logits: Any, encoded: Any) -> dict[str, Any]:
         """Return no columns: single tokens are nothing to compare."""

@@ -153,9 +153,12 @@ class TokenTask(Task):
         predicted = [tags.tolist() for tags in self.tags(logits, encoded)]
         return {"id": encoded["id"][:], "label": encoded["tags"][:], "prediction": predicted}
 
-    def agreement(self, logits: Any, others: Any, encoded: Any) -> float:
+    def agreement(self, logits: Any, others: Any, encoded: Any, others_encoded: Any = None) -> float:
         """Return the share of words that two models tag the same."""
-        ours, theirs = (np.concatenate(self.tags(side, encoded)) for side in (logits, others))
+        ours, theirs = (
+            np.concatenate(self.tags(*side))
+            for side in ((logits, encoded), (others, encoded if others_encoded is None else others_encoded))
+        )
         return float((ours == theirs).mean())
 
     def readable(self, logits: Any, encoded: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from transformers import set_seed
 
 from limbeck._internal.processes import process_count
 from limbeck.distillation.distiller import Distiller
+from limbeck.distillation.fingerprint import model_digest
 from limbeck.distillation.method import Method
 from limbeck.distillation.pair import Pair
 from limbeck.errors import CacheError, ModelError, RecipeError
@@ -19,8 +20,8 @@ from limbeck.models.families import blocks_of, family_of
 from limbeck.models.features import Needs
 from limbeck.models.heads import has_generic_names, label_config
 from limbeck.models.loading import (
-    check_same_tokenizer,
     checked_length,
+    count_parameters,
     load_for_training,
     load_teacher,
     load_tokenizer,
@@ -34,6 +35,7 @@ from limbeck.tasks.batching import Batches
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.held_out import choose_rows
 from limbeck.tasks.task import Encoding, Task
+from limbeck.training.vocabulary import NamedTeacher, Trimming, fit_to_student, trim_parts
 
 logger = logging.getLogger("limbeck")
 
@@ -52,6 +54,8 @@ class Parts:
     distiller: Distiller
     max_length: int
     why_this_length: str  # empty where the recipe gives it
+    trimming: Trimming | None = None
+    named_teacher: NamedTeacher | None = None  # where ``teacher`` is a trimmed copy
 
     @property
     def needs(self) -> Needs:
@@ -62,6 +66,16 @@ class Parts:
         """Return the teacher, where there must be one."""
         assert self.teacher is not None
         return self.teacher
+
+    def teacher_digest(self) -> str | None:
+        """Return a short text for the teacher as its files hold it; None where there is none."""
+        if self.named_teacher is not None:
+            return self.named_teacher.digest
+        return None if self.teacher is None else model_digest(self.teacher)
+
+    def teacher_parameters(self) -> int:
+        """Count the parameters of the teacher as its files hold it."""
+        return self.named_teacher.parameters if self.named_teacher else count_parameters(self.require_teacher())
 
     def why_not_cached(self) -> str:
         """Say why what the teacher computes cannot be kept; empty where it can."""
@@ -81,17 +95,24 @@ class Data:
         return Batches(self.splits[split], self.collate, times * self.batch_size)
 
 
-def assemble(recipe: Recipe) -> Parts:
-    """Load the task and the models that a recipe names; raise a clear error where they do not fit together."""
+def assemble(recipe: Recipe, like: Tokenizer | None = None) -> Parts:
+    """Load the task and the models that a recipe names; raise a clear error where they do not fit together.
+
+    ``like`` is the tokenizer of a finished run, where the recipe trims the vocabulary: it is trimmed to the same.
+    """
     set_seed(recipe.seed)
     task = load_task(recipe.task.name, **recipe.task.options)
     teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
-    tokenizer = _tokenizer(recipe)
+    named = teacher
+    tokenizer, teacher, trimming = _tokenizer(recipe, task, teacher)
     student = _student(recipe, task, teacher, tokenizer)
     _name_labels(student, task)
+    if recipe.student.vocabulary == "trimmed":
+        tokenizer, student, teacher, trimming = trim_parts(recipe, task, tokenizer, student, teacher, like)
     method, distiller = _distiller(recipe, task, student, teacher, no_head)
     length, reason = _max_length(recipe, task, tokenizer, student, teacher)
-    return Parts(task, tokenizer, student, teacher, method, distiller, length, reason)
+    named_teacher = NamedTeacher.of(named) if named is not None and teacher is not named else None
+    return Parts(task, tokenizer, student, teacher, method, distiller, length, reason, trimming, named_teacher)
 
 
 def check_stages_fit(stages: list[Recipe]) -> None:
@@ -105,8 +126,8 @@ def _check_later(recipe: Recipe, first: Parts) -> None:
     """Raise what is wrong with a later stage, whose student will have the first one's shape."""
     task = load_task(recipe.task.name, **recipe.task.options)
     teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
-    if recipe.teacher is not None:
-        check_same_tokenizer(first.tokenizer, load_tokenizer(recipe.teacher.model))
+    if recipe.teacher is not None and teacher is not None:
+        _, teacher, _ = fit_to_student(first.tokenizer, teacher, load_tokenizer(recipe.teacher.model), task)
     student = from_config(label_config(task), first.student.config, task.problem)
     _distiller(recipe, task, student, teacher, no_head)
     if recipe.task.max_length != "auto":
@@ -177,6 +198,8 @@ def _why_not_cached(task: Task, method: Method) -> str:
 
 def load_data(recipe: Recipe, parts: Parts) -> Data:
     """Return the training and validation data as token ids."""
+    if parts.trimming is not None:
+        parts.trimming.report()
     if parts.why_this_length:
         chosen = f"task.max_length: {parts.max_length} tokens"
         logger.info("%s (%s). Set it to choose another.", chosen, parts.why_this_length)
@@ -221,15 +244,16 @@ def _contents(train: Any) -> list[str]:
     return ["\n".join(tokens[owner]) for owner in owners]
 
 
-def _tokenizer(recipe: Recipe) -> Tokenizer:
+def _tokenizer(recipe: Recipe, task: Task, teacher: Model | None) -> tuple[Tokenizer, Model | None, Trimming | None]:
+    """Return the tokenizer of both models, and the teacher as it reads by it, trimmed where its student is."""
     spec = recipe.student
     own = spec.tokenizer or spec.model or (spec.from_ if spec.from_ != "teacher" else None)
-    if recipe.teacher is None:
-        return load_tokenizer(own or "")
+    if recipe.teacher is None or teacher is None:
+        return load_tokenizer(own or ""), None, None
     tokenizer = load_tokenizer(recipe.teacher.model)
-    if own is not None:
-        check_same_tokenizer(load_tokenizer(own), tokenizer)
-    return tokenizer
+    if own is None:
+        return tokenizer, teacher, None
+    return fit_to_student(load_tokenizer(own), teacher, tokenizer, task)
 
 
 def _student(recipe: Recipe, task: Task, teacher: Model | None, tokenizer: Tokenizer) -> Model:

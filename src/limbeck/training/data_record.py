@@ -8,26 +8,31 @@ from typing import Any
 from limbeck._internal.files import write_text
 from limbeck.distillation.fingerprint import model_digest
 from limbeck.models.loading import load_teacher
-from limbeck.protocols import Model
 from limbeck.recipes.recipe import Recipe
 from limbeck.runs.data import check_data
 from limbeck.runs.directory import RunDirectory
 from limbeck.tasks import load_task
 from limbeck.tasks.fingerprint import data_fingerprint
 from limbeck.tasks.task import Task
+from limbeck.training.assemble import Parts
 
 _REMEDY = "Put back what the run was made with, or choose another --output."
 
 
-def data_of(task: Task, teacher: Model | None) -> dict[str, Any]:
-    """Return the fingerprint of a task's rows and labels, and of a teacher where there is one."""
-    return data_fingerprint(task) | ({"teacher": model_digest(teacher)} if teacher is not None else {})
+def data_of(parts: Parts) -> dict[str, Any]:
+    """Return the fingerprint of a task's rows and labels, of a teacher, and of the pieces that were kept, if any."""
+    vocabulary = {"vocabulary": parts.trimming.digest} if parts.trimming is not None else {}
+    return _fingerprint(parts.task, parts.teacher_digest()) | vocabulary
 
 
 def data_named_by(recipe: Recipe) -> dict[str, Any]:
     """Read the data and the teacher that a recipe of one stage names, and return their fingerprint."""
     task = load_task(recipe.task.name, **recipe.task.options)
-    return data_of(task, load_teacher(recipe.teacher.model, task)[0] if recipe.teacher else None)
+    return _fingerprint(task, model_digest(load_teacher(recipe.teacher.model, task)[0]) if recipe.teacher else None)
+
+
+def _fingerprint(task: Task, teacher: str | None) -> dict[str, Any]:
+    return data_fingerprint(task) | ({"teacher": teacher} if teacher is not None else {})
 
 
 def keep_data(run: RunDirectory, now: dict[str, Any]) -> None:

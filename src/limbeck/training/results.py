@@ -61,6 +61,8 @@ def write_results(
         "examples": task.count_examples("validation", validation),
         "metrics": scores | _other_scores(parts, data, run),
     }
+    if parts.trimming is not None:
+        results["vocabulary"] = parts.trimming.to_dict()
     if majority := task.majority(data.splits["train"], validation):
         results["majority"] = majority
     columns = task.answers(answers, validation)
@@ -87,7 +89,7 @@ def _teacher_results(
     recipe: Recipe, parts: Parts, data: Data, answers: Any, logits: Logits | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the teacher's results, and its answers to the validation data."""
-    results: dict[str, Any] = {"parameters": count_parameters(parts.require_teacher())}
+    results: dict[str, Any] = {"parameters": parts.teacher_parameters()}
     if parts.task.scored_by_loss:
         return results, {}
     validation = data.splits["validation"]

@@ -77,7 +77,7 @@ class TrainingSession:
 
     def _begin(self) -> None:
         """Make the run directory; one that is there must be of the same data and teacher."""
-        now = data_of(self.parts.task, self.parts.teacher)
+        now = data_of(self.parts)
         check_not_changed(self.directory, now)
         if not any(self.directory.checkpoints.glob("checkpoint-*")):  # else it was examined before
             self._examine_teacher()

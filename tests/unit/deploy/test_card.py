@@ -28,7 +28,7 @@ ROWS = 40
 LABELS = np.arange(ROWS) % 2
 LOGITS = np.stack([1.0 - LABELS, LABELS], axis=1) * 3
 SCORES = {0: 0.7316, 1: 0.7581, 2: 0.7129}
-LATENCY = Latency(milliseconds=3.217, before=8.641, tokens=23, threads=2, processor="A processor")
+LATENCY = Latency(3.217, before=8.641, tokens=23, threads=2, processor="A processor", parameters_before=17_361_234)
 SERVED = SimpleNamespace(
     form="onnx",
     parameters=17_361_234,
@@ -67,7 +67,7 @@ def make_run(folder, seed, score, recipe):
 def parity(form):
     split = make_split("validation", {"id": list(range(ROWS)), "label": LABELS})
     task = Task("glue/rte", "classification", ("a", "b"), ("no", "yes"), ("accuracy",), {"validation": split})
-    encoded = {"labels": LABELS, "input_ids": [[1]] * ROWS}
+    encoded = make_split("validation", {"labels": LABELS, "input_ids": [[1]] * ROWS})
     return task, Parity.of(
         form, task, "validation", *(ExampleLogits(x, encoded) for x in (LOGITS, LOGITS + 2.3e-6)), 0.01
     )

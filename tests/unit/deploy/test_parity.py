@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from limbeck.deploy.parity import ExampleLogits, Parity
+from limbeck.models.trimming import TrimmedVocabulary
 from limbeck.tasks.task import Task, make_split
 
 ROWS = 400
@@ -22,7 +23,7 @@ def task(problem="classification", metrics=("accuracy",)):
 def parity(form, after, before=LOGITS, max_drop=0.01, tokens=1, **options):
     encoded = {"labels": LABELS.astype(float if options else int), "input_ids": [[1]] * ROWS}
     other = encoded | {"input_ids": [[1]] * (ROWS - 1) + [[tokens]]}
-    sides = ExampleLogits(before, encoded), ExampleLogits(after, other)
+    sides = ExampleLogits(before, make_split("a", encoded)), ExampleLogits(after, make_split("b", other))
     return Parity.of(form, task(**options), "validation", *sides, max_drop)
 
 
@@ -85,3 +86,27 @@ def test_numbers_need_not_correlate_where_all_are_the_same():
     assert not parity("onnx", constant, constant, **options).failures()
     worse = parity("onnx-int8", constant + 0.2, constant, **options)
     assert worse.failures() == ["mse went from 0.25 to 0.29, a loss of more than 0.01"]
+
+
+def trimmed_parity(after_ids, after, form="hf"):
+    """Compare where the piece 5 of eight is gone, which the first quarter of the examples uses."""
+    before_ids = [[1, 5]] * (ROWS // 4) + [[1, 6]] * (ROWS - ROWS // 4)
+    sides = [
+        ExampleLogits(logits, make_split("a", {"labels": LABELS, "input_ids": ids}))
+        for logits, ids in ((LOGITS, before_ids), (after, after_ids))
+    ]
+    trimmed = TrimmedVocabulary(None, None, (0, 1, 2, 3, 4, 6, 7), range(8))
+    return Parity.of(form, task(), "validation", *sides, 0.3, trimmed)
+
+
+def test_a_trimmed_vocabulary_is_held_to_the_texts_it_covers():
+    right = [[1, 2, 3]] * (ROWS // 4) + [[1, 5]] * (ROWS - ROWS // 4)  # 5 is the old 6
+    other = flipped(ROWS // 4)
+    found = trimmed_parity(right, other)
+    assert not found.failures() and found.max_difference == 0 and found.agreement == 0.75
+    assert found.vocabulary == (7, 8, 0.75) and "7 of 8 pieces" in found.describe()
+    assert found.to_dict()["vocabulary"] == {"kept": 7, "of": 8, "unchanged": 0.75}
+    other[-1] += 0.1
+    assert "logits differ" in trimmed_parity(right, other).failures()[0]
+    wrong = [[1, 2, 3]] * (ROWS // 4) + [[1, 6]] * (ROWS - ROWS // 4)
+    assert trimmed_parity(wrong, LOGITS).failures() == ["its tokenizer splits texts into other tokens"]

@@ -46,7 +46,11 @@ def test_defaults_are_written_out():
     written = yaml.safe_load(recipe.to_yaml())
     assert written["method"] == {"name": "kd", "alpha": 0.5, "temperature": 5.0}
     assert written["train"]["warmup_steps"] == 0.06 and written["train"]["epochs"] == 3.0
-    assert written["seed"] == 0 and written["student"] == {"from": "teacher", "keep": "first:6"}
+    assert written["seed"] == 0 and written["student"] == {
+        "from": "teacher",
+        "keep": "first:6",
+        "vocabulary": "whole",
+    }
     assert load_recipe(values=written) == recipe
 
 
