@@ -6,13 +6,14 @@ It imports no model, so that tables appear at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from limbeck.compare.answers import agreement, answers_of, check_same_data, has_answers
 from limbeck.compare.details import summaries
 from limbeck.compare.entries import Entry, EntrySet, read_entries
+from limbeck.compare.rivals import Verdict, judge
 from limbeck.compare.score_table import NONE, notes_below, score_rows
 from limbeck.compare.significance import (
     Column,
@@ -39,6 +40,7 @@ class ComparisonResult:
     tests: list[dict[str, Any]]
     warnings: list[str]
     scores: list[dict[str, Any]]
+    verdicts: list[Verdict] = field(default_factory=list)  # students that a trivial rival is as good as
 
 
 def compare_paths(
@@ -87,16 +89,18 @@ def compare(
         check_same_data([run for entry in found.entries if entry.task == task for run in entry.runs])
     tested, warnings = make_tests(found.entries, columns, plan)
     head, rows, background = score_rows(found, labels, columns, plan, tested)
+    verdicts = judge(found, columns)
+    about_rivals = [verdict.sentence(f" on {verdict.task}" if len(tasks) > 1 else "") for verdict in verdicts]
     what = found.title or (tasks[0] if len(tasks) == 1 else "")
     table = Table(
         title=f"{what}, validation data" if what else "Validation data",
         head=head,
         rows=rows,
         rules=frozenset({background} - {0}),
-        notes=tuple(notes_below(found, columns, plan, tested, warnings)),
+        notes=(*about_rivals, *notes_below(found, columns, plan, tested, warnings)),
     )
     tests = [as_dict(test.column, test.ours, test.theirs, test.found, test.p_holm) for test in tested]
-    return ComparisonResult(table, tests, warnings, summaries(found.entries, columns))
+    return ComparisonResult(table, tests, warnings, summaries(found.entries, columns), verdicts)
 
 
 def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Sided = "two") -> ComparisonResult:
