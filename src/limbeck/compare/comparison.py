@@ -13,6 +13,7 @@ from typing import Any
 from limbeck.compare.answers import agreement, answers_of, check_same_data, has_answers
 from limbeck.compare.details import summaries
 from limbeck.compare.entries import Entry, EntrySet, read_entries
+from limbeck.compare.kept_rivals import find_rivals
 from limbeck.compare.rivals import Verdict, judge
 from limbeck.compare.score_table import NONE, notes_below, score_rows
 from limbeck.compare.significance import (
@@ -139,11 +140,14 @@ def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Si
         decisions, about = _decisions(ours, theirs, sided)
         notes += about
         tests += [as_dict(column, *names, decisions) for column in columns if column.main and decisions]
+    both = [Entry(run.task, name, (run,)) for name, run in zip(names, (ours, theirs), strict=True)]
+    rivals, about_rivals = find_rivals({ours.task: [ours, theirs]}, [])
+    verdicts = judge(EntrySet(both, rivals=rivals), columns)
+    notes += [*(verdict.sentence() for verdict in verdicts), *about_rivals]
     notes += ["One run of each: other seeds may give another answer.", *warnings]
     head = ("metric", *names, "difference", "95% interval", "p")
     table = Table(f"{ours.task}, validation data", head, tuple(rows), notes=tuple(notes))
-    both = [Entry(run.task, name, (run,)) for name, run in zip(names, (ours, theirs), strict=True)]
-    return ComparisonResult(table, tests, warnings, summaries(both, columns))
+    return ComparisonResult(table, tests, warnings, summaries(both, columns), verdicts)
 
 
 def _decisions(ours: Run, theirs: Run, sided: Sided) -> tuple[Comparison | None, list[str]]:

@@ -84,7 +84,7 @@ def read_entries(paths: Sequence[str | Path]) -> EntrySet:
     by_task: dict[str, list[Run]] = {}
     for entry in entries:
         by_task.setdefault(entry.task, []).extend(entry.runs)
-    rivals, about_rivals = find_rivals(by_task, study_folders, paths)
+    rivals, about_rivals = find_rivals(by_task, study_folders)
     agreed = {
         key: value
         for key, value in (studies[0].settings.items() if studies else ())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from limbeck.errors import RunError
@@ -14,17 +12,11 @@ from limbeck.runs.reader import Run
 from limbeck.runs.rivals import KeptRival, KeptRivals, RivalsFolder, read_rivals
 
 RivalsByTask = dict[str, tuple[KeptRival, ...]]
-_FEW_PATHS = 3
 _WITHOUT_RIVALS = {"exact_match", "perplexity", "loss"}  # metrics of tasks that have none
 
 
-def find_rivals(
-    runs: Mapping[str, Sequence[Run]], studies: Sequence[StudyDirectory], paths: Sequence[str | Path]
-) -> tuple[RivalsByTask, list[str]]:
-    """Return the rivals of these runs by task, and notes about those that are not there.
-
-    ``paths`` are what the user named.
-    """
+def find_rivals(runs: Mapping[str, Sequence[Run]], studies: Sequence[StudyDirectory]) -> tuple[RivalsByTask, list[str]]:
+    """Return the rivals of these runs by task, and notes about those that are not there."""
     found: RivalsByTask = {}
     notes, unknown = [], []
     for task, members in runs.items():
@@ -44,7 +36,9 @@ def find_rivals(
         elif any(not _WITHOUT_RIVALS & run.scores.keys() for run in members):
             unknown.append(task)
     if unknown:
-        notes.append(f"What linear models score on {', '.join(unknown)} is not known: {_command(paths)} adds it.")
+        notes.append(
+            f"What linear models score on {', '.join(unknown)} is not known: 'limbeck rivals', with the same paths, adds it."
+        )
     return found, notes
 
 
@@ -56,13 +50,6 @@ def _same_data(kept: KeptRivals, runs: Sequence[Run]) -> bool:
 
 def _scored(data: Mapping[str, Any]) -> dict[str, Any]:
     return {"labels": data["labels"], "splits": {k: v for k, v in data["splits"].items() if k != "train"}}
-
-
-def _command(paths: Sequence[str | Path]) -> str:
-    """Write what makes rivals for these paths."""
-    if len(paths) > _FEW_PATHS:
-        return "'limbeck rivals' with the same paths"
-    return f"'limbeck rivals {' '.join(shlex.quote(str(path)) for path in paths)}'"
 
 
 def _sentence(text: str) -> str:

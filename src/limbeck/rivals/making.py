@@ -116,7 +116,7 @@ def make_rivals(asked: Asked, folders: Sequence[RivalsFolder], data: Task | None
         except _NOT_FITTED as error:
             left_out["linear on frozen features"] = _first_line(error)
     for name, reason in left_out.items():
-        logger.warning("%s has no rival '%s': %s", task.name, name, reason)
+        logger.warning("%s has no row for %s: %s", task.name, name, reason)
     record = {
         "asked": asked.as_values(),
         "data": data_fingerprint(task),

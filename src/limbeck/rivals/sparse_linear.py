@@ -12,7 +12,7 @@ from limbeck.metrics import METRICS, SMALLER_IS_BETTER
 from limbeck.models.linear import LinearProblem, fold_numbers, linear_predictions
 from limbeck.rivals.rival import SEED, some_rows
 
-STRENGTHS = (0.1, 0.3, 1.0)  # scikit-learn's C; for ridge 1 / alpha
+STRENGTHS = (0.03, 0.1, 0.3, 1.0)  # scikit-learn's C; for ridge 1 / alpha
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from limbeck.study.engines import Engine
 from limbeck.study.jobs import Job, TrainJob, WeightsPolicy
 from limbeck.study.known_data import KnownData
 from limbeck.study.plan import Plan
+from limbeck.study.rivals_job import rivals_workflow
 from limbeck.study.search import Trial, propose, require_optuna
 
 _ATTEMPTS = 2  # of a job that crashes; one that is wrong in itself is not tried again
@@ -63,13 +64,15 @@ def run_study(study: Study, folder: Path, engine: Engine, watcher: Watcher | Non
     with _own(folder, study):
         try:
             entries = _Scheduler(workflows, engine, watcher).run()
+            tasks = {task: rivals_workflow(task, plan.rivals_job(task)) for task in study.tasks}
+            rivals = _Scheduler(tasks, engine, watcher).run()
         finally:
             engine.close()
         if study.keep == "reported":
             for task, label in names:
                 if _has_twin(plan, task, label):
                     _delete_unreported_students(plan, entries[task, label], entries.values())
-        results = _results(plan, [entries[name] for name in workflows])
+        results = _results(plan, [entries[name] for name in workflows]) | {"rivals": rivals}
         write_text(StudyDirectory(folder).results, json.dumps(results, indent=1) + "\n")
     return results
 
