@@ -36,9 +36,8 @@ def find_rivals(runs: Mapping[str, Sequence[Run]], studies: Sequence[StudyDirect
         elif any(not _WITHOUT_RIVALS & run.scores.keys() for run in members):
             unknown.append(task)
     if unknown:
-        notes.append(
-            f"What linear models score on {', '.join(unknown)} is not known: 'limbeck rivals', with the same paths, adds it."
-        )
+        what = f"What linear models score on {', '.join(unknown)} is not known"
+        notes.append(f"{what}: 'limbeck rivals', with the same paths, adds it.")
     return found, notes
 
 

@@ -26,7 +26,7 @@ from limbeck.rivals.rival import (
 )
 from limbeck.tasks.task import Task, make_split
 
-_ROWS = 15_000  # at most: one pass of the encoder over them
+FROZEN_ROWS = 15_000  # at most: one pass of the encoder over them
 _WORDS = 30_000  # to which a tagger is fitted, at most
 _POOLING = {"cls": "its first token", "last": "its last token", "mean": "the mean of its tokens"}
 
@@ -54,7 +54,7 @@ def frozen_rivals(
     """Fit one to the hidden state after each of several layers, which one pass of the model computes."""
     began = time.perf_counter()
     linear_problem(task)  # an error now, not after a pass of the model
-    given, task = task, with_fewer_rows(task, _ROWS)
+    given, task = task, with_fewer_rows(task, FROZEN_ROWS)
     length = max_length or task.suggest_length(tokenizer, longest_input(model))[0]
     frozen = FrozenFeatures(model, tokenizer, length, tuple(layers))
     seen = {split: frozen.of(task, split) for split in ("train", *task.dev_splits)}
