@@ -53,7 +53,7 @@ def _make_missing(owners: Sequence[Owner], model: str | None, overrides: Sequenc
         for owner in owners
     }
     ordered = sorted(folders, key=lambda folder: str(folder.path))
-    missing = [folder for folder in ordered if not _is_for(read_rivals(folder), asked, now)]
+    missing = [folder for folder in ordered if not _is_for(folder, asked, now)]
     if missing:
         for folder in missing:
             refuse_links(folder.path.parent.parent)
@@ -63,8 +63,12 @@ def _make_missing(owners: Sequence[Owner], model: str | None, overrides: Sequenc
     return kept
 
 
-def _is_for(kept: KeptRivals | None, asked: Asked, now: Mapping[str, Any]) -> bool:
-    """Tell whether what is kept was made for the same task, encoder, depths and data."""
+def _is_for(folder: RivalsFolder, asked: Asked, now: Mapping[str, Any]) -> bool:
+    """Tell whether what is kept was made for the same task, encoder, depths and data, and is whole."""
+    try:
+        kept = read_rivals(folder)
+    except RunError:
+        return False
     return kept is not None and kept.asked == asked.as_values() and not data_differences(kept.data, now)
 
 
