@@ -152,6 +152,7 @@ def _study(request: Request, task: Task, teacher: str, layers: int, epochs: floa
             "train": _train_block(request, task, epochs, _STUDENT_RATE),
             "methods": list(TRIED_METHODS),
             "seeds": [request.seed],
+            "rivals": False,  # they would take the students' time
         }
     )
 
