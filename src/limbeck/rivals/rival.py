@@ -85,7 +85,7 @@ def count_rows(task: Task, given: Task) -> str:
 
 
 def row_groups(task: Task, rows: Mapping[str, Any]) -> np.ndarray:
-    """Number the rows so that equal texts have the same number."""
+    """Return a number for each row, the same for equal texts."""
     keys = [text_key(*texts) for texts in zip(*task.inputs(rows), strict=True)]
     numbers: np.ndarray = np.unique(keys, return_inverse=True)[1]
     return numbers

@@ -132,4 +132,5 @@ def test_a_report_opens_with_it(tmp_path, many):
         if many
         else "kd is not better than a linear model on TF-IDF (75.00 against 84.00, 95% interval"
     )
+    assert "The dashed line is a linear model on TF-IDF." in page
     assert said in opening and '<th scope="row">linear on TF-IDF</th>' in page
