@@ -165,6 +165,7 @@ def test_a_study_that_is_continued_refuses_them(
         "student": {"from": "teacher", "keep": "first:2"},
         "train": {"max_steps": 1, "batch_size": 16},
         "methods": ["ft"],
+        "rivals": False,
         "seeds": [0],
     }
     study = tmp_path / "theirs" / "study.yaml"

@@ -179,6 +179,7 @@ def study(files, teacher_folder, tmp_path):
         "student": {"from": "teacher", "keep": "first:2"},
         "train": {"max_steps": 1, "batch_size": 16, "eval_strategy": "no", "save_strategy": "no"},
         "methods": ["ft", "kd"],
+        "rivals": False,
         "seeds": [1],
     }
     file = tmp_path / "mine.yaml"

@@ -45,6 +45,7 @@ def home(tmp_path_factory, table_files, teacher_folder):
         "student": {"from": "teacher", "keep": "first:2"},
         "train": {"max_steps": 3, "batch_size": 16},
         "methods": {"ft": None, "kd": {"grid": {"method.temperature": [2, 5]}}},
+        "rivals": False,
         "seeds": [1, 2],
     }
     (home / "study.yaml").write_text(yaml.safe_dump(study))

@@ -109,6 +109,7 @@ def test_weights_are_refused_by_every_form_of_export(form, spoiled, table_files,
 def test_a_study_with_such_a_teacher_fails_with_the_name(spoiled, table_files, command, tmp_path):
     task = {key: value for key, value in table_task(table_files).items() if key != "name"}
     study = {"tasks": ["table"], "task": task, "teacher": {"fine_tuned": str(spoiled)}, "methods": ["kd"], "seeds": [0]}
+    study["rivals"] = False
     study |= {"student": {"from": "teacher", "keep": "first:2"}, "train": {"max_steps": 2}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     refused(command("study", "study.yaml", "-o", "out"), HEAD)

@@ -221,6 +221,7 @@ def test_a_regression_below_the_mean_stops(tokenizer, tmp_path, command):
 def study_file(tmp_path, files, teacher, **more):
     task = {key: value for key, value in table_task(files).items() if key != "name"}
     study = {"tasks": ["table"], "task": task, "teacher": {"fine_tuned": str(teacher)} | more, "methods": ["kd"]}
+    study["rivals"] = False
     study |= {"seeds": [0], "student": {"from": "teacher", "keep": "first:2"}, "train": {"max_steps": 2}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     return "study.yaml"

@@ -245,6 +245,7 @@ def home(tmp_path, monkeypatch, teacher_folder):
     recipe |= {"student": {"from": "~/teacher", "keep": "first:1"}, "train": train}
     (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     study = {"tasks": {"table": {}}, "task": {key: task[key] for key in task if key != "name"}, "seeds": [0]}
+    study["rivals"] = False
     study |= {
         "teacher": {"fine_tuned": "~/teacher", "cache": "off", "confirmed": True},
         "methods": {"ft": {"method.name": "ft"}},

@@ -200,6 +200,7 @@ def study_file(table_files, teacher_folder, tmp_path):
         "student": {"from": "teacher", "keep": "first:2"},
         "train": {"max_steps": 3, "batch_size": 16},
         "methods": {"ft": None, "kd": {"grid": {"method.temperature": [2, 5]}}},
+        "rivals": False,
         "seeds": [1],
     }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))

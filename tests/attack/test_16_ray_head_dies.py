@@ -30,6 +30,7 @@ STUDY = {
     "teacher": {"fine_tuned": "big", "cache": "off"},
     "student": {"from": "teacher", "keep": "first:3"},
     "methods": {"ft": {}, "kd": {}},
+    "rivals": False,
     "seeds": [1, 2, 3],
 }
 

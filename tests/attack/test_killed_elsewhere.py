@@ -63,6 +63,7 @@ def study(run, table_files, teacher_folder, tmp_path_factory):
         "student": {"from": "teacher", "keep": "first:2"},
         "train": {"max_steps": 2, "batch_size": 16},
         "methods": {"ft": None, "kd": {"grid": {"method.temperature": [2, 5]}}},
+        "rivals": False,
         "seeds": [1],
     }
     folder = tmp_path_factory.mktemp("study")

@@ -32,6 +32,7 @@ STUDY = {
     "teacher": {"model": "models/teacher", "train": {"max_steps": 2, "batch_size": 16}, "cache": "auto"},
     "student": {"from": "teacher", "keep": "first:2"},
     "train": {"max_steps": 2, "batch_size": 16},
+    "rivals": False,
     "seeds": [1, 2],
 }
 

@@ -320,6 +320,7 @@ def study_values(files: tuple[Path, Path], teacher: Path) -> dict[str, Any]:
         "student": {"from": "teacher", "keep": "first:2"},
         "train": {"max_steps": 4, "batch_size": 16, "save_steps": 2, "eval_strategy": "no"},
         "methods": {"ft": {}, "kd": {"grid": {"method.temperature": [2, 5]}}, "cka": {}},
+        "rivals": False,
         "seeds": [1, 2],
         "select_seeds": [0],
         "keep": "all",

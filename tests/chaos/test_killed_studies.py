@@ -23,6 +23,7 @@ def test_quick_runs_that_are_killed_are_each_done_once(kills, seconds, tmp_path)
         "teacher": {"model": "big"},
         "student": {"from": "teacher", "keep": "first:3"},
         "methods": {"ft": {}, "kd": {"grid": {"method.temperature": [2, 5]}}, "cka": {}},
+        "rivals": False,
         "seeds": [1, 2, 3, 4],
     }
     (tmp_path / "my.yaml").write_text(yaml.safe_dump(study))

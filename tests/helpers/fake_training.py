@@ -12,6 +12,7 @@ from pathlib import Path
 
 from limbeck._internal.files import write_text
 from limbeck.study.jobs import CacheJob, Job, TrainJob
+from limbeck.study.rivals_job import RivalsJob
 
 
 def quick(job: Job) -> None:
@@ -19,7 +20,9 @@ def quick(job: Job) -> None:
     if job.finished():
         return
     time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
-    if isinstance(job, CacheJob):
+    if isinstance(job, RivalsJob):
+        make_fake_rivals(job)
+    elif isinstance(job, CacheJob):
         job.decide([])
     else:
         assert isinstance(job, TrainJob)
@@ -32,6 +35,12 @@ def quick(job: Job) -> None:
         with (Path(job.study) / "work.txt").open("a") as file:
             file.write(f"{job.key}\n")
         write_text(folder / "metrics.json", json.dumps(metrics | {"metrics": {"accuracy": score}}))
+
+
+def make_fake_rivals(job: RivalsJob) -> None:
+    """Write what is kept of rivals, for a task that has none."""
+    record = {"asked": job._asked().as_values(), "model": "", "rivals": [], "left_out": {}}
+    write_text(job.folder.record, json.dumps(record | {"data": {"labels": [], "splits": {}}}))
 
 
 def score_of(job: TrainJob) -> float:

@@ -27,6 +27,7 @@ def write_wnli_study(
         "teacher": {"model": str(folder / "model"), "train": train, "confirmed": True},
         "student": {"from": "teacher", "keep": "first:2"},
         "train": train,
+        "rivals": False,
     }
     (folder / "study.yaml").write_text(yaml.safe_dump(study | values, sort_keys=False))
     return folder / "study.yaml"

@@ -23,7 +23,7 @@ from limbeck.cli.deploy import bench, export, predict, shrink
 from limbeck.cli.listings import doctor, methods, profile, recipes, studies, tasks, validate
 from limbeck.cli.options import expanding_home
 from limbeck.cli.render import out
-from limbeck.cli.results import analyze, compare, evaluate, glue, report
+from limbeck.cli.results import analyze, compare, evaluate, glue, report, rivals
 from limbeck.cli.stopping import AGAIN
 from limbeck.cli.train import cache, demo, distill, finetune, study
 from limbeck.errors import Fault, LimbeckError, RunError, Stopped, Terminated, shorten
@@ -96,6 +96,10 @@ app.command(
     epilog="Examples: limbeck compare runs/glue-rte-* --baseline ft   |   "
     "limbeck compare runs/rte-kd-s0 runs/rte-fsd-s0   |   limbeck compare studies/rte-small -o table.tex"
 )(compare)
+app.command(
+    epilog="Examples: limbeck rivals runs/glue-rte-*   |   limbeck rivals studies/first   |   "
+    "limbeck rivals runs/rte-kd-s0 --model bert-base-uncased task.data_dir=data/glue"
+)(rivals)
 app.command(
     epilog="Examples: limbeck analyze runs/rte-kd-s0 runs/rte-fsd-s0 -o figures   |   "
     "limbeck analyze studies/first   |   limbeck analyze runs/rte-fsd-s0 --sentence 'A man is not eating.'"

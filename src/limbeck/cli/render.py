@@ -149,6 +149,15 @@ def show_plan(lines: Sequence[PlanLine], selection: str) -> None:
     out.print(selection, highlight=False, soft_wrap=True)
 
 
+def show_rivals_cost(wanted: bool, seconds: float | None) -> None:
+    """Print what the linear models beside a study's students cost."""
+    text = "The table will have no rows for linear models (rivals: false)."
+    if wanted:
+        time = "their time is not known here" if seconds is None else f"about {seconds / 60:,.0f} min more"
+        text = f"Linear models on TF-IDF and frozen features, once for each task: {time}; rivals=false leaves them out."
+    out.print(text, highlight=False, soft_wrap=True)
+
+
 def show_study(folder: Path) -> None:
     """Print a study's table, and write it to files beside its results."""
     from limbeck._internal.files import write_text

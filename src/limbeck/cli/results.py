@@ -103,6 +103,43 @@ def compare(
         print(*(render(table, chosen, raw_csv=not safe) for table in tables), sep="\n", end="")
 
 
+def rivals(
+    words: Words,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The pre-trained model whose frozen features are read. Default: what the teacher was fine-tuned from, "
+            "or the teacher itself where that is not known."
+        ),
+    ] = None,
+) -> None:
+    """Fit the trivial models that a student must beat, and keep them beside the runs for 'compare' and 'report'.
+
+    They are linear models: on TF-IDF of words and characters, and on the frozen encoder's features at the student's
+    depth and at its own. What was made before, for the same data and model, is not made again.
+    """
+    from limbeck.compare.comparison import compare as compare_entries
+    from limbeck.compare.entries import read_entries
+    from limbeck.compare.tables import show_table
+    from limbeck.rivals.of_runs import Owner, rivals_of_runs
+    from limbeck.runs.directory import StudyDirectory
+
+    paths, overrides = _paths_and_overrides(words)
+    found = read_entries(paths)
+    _chosen(paths, found, all_seeds=True)  # refuses runs that a link takes elsewhere
+    studies = [path for path in paths if StudyDirectory(path).finished]
+    owners = [
+        Owner(run, next((study for study in studies if run.path.is_relative_to(study)), None))
+        for entry in found.entries
+        for run in entry.runs
+    ]
+    made = rivals_of_runs(owners, model=model, overrides=overrides)
+    show_table(compare_entries(read_entries(paths), baselines=[]).table, out)
+    for task, kept in made.items():
+        for name, why in kept.left_out.items():
+            out.print(f"{task} has no row for {name}: {why}", highlight=False, soft_wrap=True)
+
+
 def analyze(
     words: Words,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the figures and tables.")] = Path(

@@ -28,7 +28,7 @@ from limbeck.cli.options import (
     pair_overrides,
     split_words,
 )
-from limbeck.cli.render import out, show_demo, show_plan, show_run, show_study
+from limbeck.cli.render import out, show_demo, show_plan, show_rivals_cost, show_run, show_study
 from limbeck.cli.stopping import continued_by
 from limbeck.errors import RecipeError, RunError
 
@@ -142,7 +142,7 @@ def study(
 ) -> None:
     """Run methods x settings x seeds, choose, compare, and write tables. Started again, it does what is missing."""
     from limbeck._internal.files import file_name
-    from limbeck.study.estimate import estimate_costs
+    from limbeck.study.estimate import estimate_costs, estimate_rivals
     from limbeck.study.loading import find_study, load_study
     from limbeck.study.plan import Plan
     from limbeck.study.runner import run_study
@@ -154,6 +154,7 @@ def study(
     plan = Plan(loaded, folder)
     if dry_run:
         show_plan(estimate_costs(plan), loaded.selection_note())
+        show_rivals_cost(loaded.rivals, estimate_rivals(plan))
         return
     with continued_by(f"The same command continues {folder}."), watching(plan.count_jobs_left()) as watcher:
         results = run_study(loaded, folder, choose_engine(workers, ray, threads), watcher)

@@ -38,6 +38,7 @@ class Answers:
     labels: list[Any]
     predictions: list[Any]
     ratings: dict[str, list[float]]  # of questions: exact_match and f1
+    names: tuple[str, ...] = ()  # of the tags, by number; without any, the run beside the file tells them
 
     def right(self) -> np.ndarray:
         """Tell which examples are right as a whole: all labels of a row, all tags of a sentence, the exact answer."""
@@ -65,7 +66,7 @@ class Answers:
         pairs = list(zip(self.predictions, self.labels, strict=True))
         if metric == "token_accuracy":
             return np.array([(sum(map(operator.eq, *pair)), len(pair[1]), len(pair[1])) for pair in pairs])
-        names = label_names(RunDirectory(self.file.parent))
+        names = self.names or label_names(RunDirectory(self.file.parent))
         if not names:
             return None
         found = [[entities([names[tag] for tag in tags]) for tags in pair] for pair in pairs]

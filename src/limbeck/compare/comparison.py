@@ -6,13 +6,15 @@ It imports no model, so that tables appear at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from limbeck.compare.answers import agreement, answers_of, check_same_data, has_answers
 from limbeck.compare.details import summaries
 from limbeck.compare.entries import Entry, EntrySet, read_entries
+from limbeck.compare.kept_rivals import find_rivals
+from limbeck.compare.rivals import Verdict, judge
 from limbeck.compare.score_table import NONE, notes_below, score_rows
 from limbeck.compare.significance import (
     Column,
@@ -39,6 +41,7 @@ class ComparisonResult:
     tests: list[dict[str, Any]]
     warnings: list[str]
     scores: list[dict[str, Any]]
+    verdicts: list[Verdict] = field(default_factory=list)  # students that a trivial rival is as good as
 
 
 def compare_paths(
@@ -87,16 +90,18 @@ def compare(
         check_same_data([run for entry in found.entries if entry.task == task for run in entry.runs])
     tested, warnings = make_tests(found.entries, columns, plan)
     head, rows, background = score_rows(found, labels, columns, plan, tested)
+    verdicts = judge(found, columns)
+    about_rivals = [verdict.sentence(f" on {verdict.task}" if len(tasks) > 1 else "") for verdict in verdicts]
     what = found.title or (tasks[0] if len(tasks) == 1 else "")
     table = Table(
         title=f"{what}, validation data" if what else "Validation data",
         head=head,
         rows=rows,
         rules=frozenset({background} - {0}),
-        notes=tuple(notes_below(found, columns, plan, tested, warnings)),
+        notes=(*about_rivals, *notes_below(found, columns, plan, tested, warnings)),
     )
     tests = [as_dict(test.column, test.ours, test.theirs, test.found, test.p_holm) for test in tested]
-    return ComparisonResult(table, tests, warnings, summaries(found.entries, columns))
+    return ComparisonResult(table, tests, warnings, summaries(found.entries, columns), verdicts)
 
 
 def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Sided = "two") -> ComparisonResult:
@@ -135,11 +140,14 @@ def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Si
         decisions, about = _decisions(ours, theirs, sided)
         notes += about
         tests += [as_dict(column, *names, decisions) for column in columns if column.main and decisions]
+    both = [Entry(run.task, name, (run,)) for name, run in zip(names, (ours, theirs), strict=True)]
+    rivals, about_rivals = find_rivals({ours.task: [ours, theirs]}, [])
+    verdicts = judge(EntrySet(both, rivals=rivals), columns)
+    notes += [*(verdict.sentence() for verdict in verdicts), *about_rivals]
     notes += ["One run of each: other seeds may give another answer.", *warnings]
     head = ("metric", *names, "difference", "95% interval", "p")
     table = Table(f"{ours.task}, validation data", head, tuple(rows), notes=tuple(notes))
-    both = [Entry(run.task, name, (run,)) for name, run in zip(names, (ours, theirs), strict=True)]
-    return ComparisonResult(table, tests, warnings, summaries(both, columns))
+    return ComparisonResult(table, tests, warnings, summaries(both, columns), verdicts)
 
 
 def _decisions(ours: Run, theirs: Run, sided: Sided) -> tuple[Comparison | None, list[str]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from limbeck.compare.kept_rivals import RivalsByTask, find_rivals
 from limbeck.errors import RunError
 from limbeck.runs.directory import RunDirectory, StudyDirectory
 from limbeck.runs.files import MALFORMED, damaged, read_mapping
@@ -42,12 +43,14 @@ class EntrySet:
     teachers: dict[str, Run] = field(default_factory=dict)  # by task
     notes: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)  # baselines, test, sided, level
+    rivals: RivalsByTask = field(default_factory=dict)
 
 
 def read_entries(paths: Sequence[str | Path]) -> EntrySet:
     """Read the runs at these paths, each a run directory, a study's folder, or a folder of run directories."""
     runs: dict[Path, Run] = {}
     studies: list[EntrySet] = []
+    study_folders: list[StudyDirectory] = []
     teachers: dict[str, Run] = {}
     notes: list[str] = []
     for path in map(Path, paths):
@@ -56,6 +59,7 @@ def read_entries(paths: Sequence[str | Path]) -> EntrySet:
         study = StudyDirectory(path)
         if study.finished:
             studies.append(_read_study(study))
+            study_folders.append(study)
         elif RunDirectory(path).exists:
             runs.setdefault(path.resolve(), read_run(path))
         else:
@@ -77,6 +81,10 @@ def read_entries(paths: Sequence[str | Path]) -> EntrySet:
     if not entries:
         raise RunError(f"There is no finished run in {', '.join(map(str, paths))}.")
     _check_labels(entries)
+    by_task: dict[str, list[Run]] = {}
+    for entry in entries:
+        by_task.setdefault(entry.task, []).extend(entry.runs)
+    rivals, about_rivals = find_rivals(by_task, study_folders)
     agreed = {
         key: value
         for key, value in (studies[0].settings.items() if studies else ())
@@ -86,8 +94,9 @@ def read_entries(paths: Sequence[str | Path]) -> EntrySet:
         entries=entries,
         title=", ".join(study.title for study in studies),
         teachers=teachers | {task: run for study in studies for task, run in study.teachers.items()},
-        notes=tuple(dict.fromkeys([*(note for study in studies for note in study.notes), *notes])),
+        notes=tuple(dict.fromkeys([*(note for study in studies for note in study.notes), *notes, *about_rivals])),
         settings=agreed,
+        rivals=rivals,
     )
 
 

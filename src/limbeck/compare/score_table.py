@@ -29,12 +29,16 @@ def score_rows(
     head = ["method", "parameters"]
     students = [[Cell(label), _size(_sizes(found, label))] for label in labels]
     majority, teacher = [Cell("majority class"), _BLANK], [Cell("teacher"), _size(_teacher_sizes(found))]
+    rivals = {name: [Cell(name), _size(_rival_sizes(found, name))] for name in _rival_names(found)}
     for column in columns:
         here = [entries.get((column.task, label)) for label in labels]
         head.append(f"{column.task} {column.metric}" if several else column.metric)
         guessed = [run.majority for entry in here if entry for run in entry.runs]
         majority.append(_mean(column.metric, _known(column.metric, guessed)[:1]))
         teacher.append(_mean(column.metric, _known(column.metric, _teachers(found, column.task).values())))
+        for name, row in rivals.items():
+            of_task = [rival.scores for rival in found.rivals.get(column.task, ()) if rival.name == name]
+            row.append(_mean(column.metric, _known(column.metric, of_task)))
         for row, cell in zip(
             students, _scores(column, dict(zip(labels, here, strict=True)), plan, tested), strict=True
         ):
@@ -44,9 +48,13 @@ def score_rows(
             head.append("reported")
             majority.append(_BLANK)
             teacher.append(_BLANK)
+            for row in rivals.values():
+                row.append(_BLANK)
             for row, item in zip(students, printed, strict=True):
                 row.append(_printed(item))
-    background = [row for row in (majority, teacher) if any(cell not in (NONE, _BLANK) for cell in row[1:])]
+    background = [
+        row for row in (majority, *rivals.values(), teacher) if any(cell not in (NONE, _BLANK) for cell in row[1:])
+    ]
     return tuple(head), tuple(tuple(row) for row in [*background, *students]), len(background)
 
 
@@ -63,6 +71,7 @@ def notes_below(
         *_about_diverged(found.entries, columns),
         *found.notes,
         *_about_teachers(found, tasks),
+        *_about_rivals(found, tasks),
         *([without] if left_out else []),
         *_about_marks(plan, tested, columns),
         *warnings,
@@ -136,6 +145,14 @@ def _sizes(found: EntrySet, label: str) -> list[int | None]:
 def _teacher_sizes(found: EntrySet) -> list[int | None]:
     seen = [run.teacher_parameters for entry in found.entries for run in entry.runs]
     return [*seen, *(run.parameters for run in found.teachers.values())]
+
+
+def _rival_names(found: EntrySet) -> list[str]:
+    return list(dict.fromkeys(rival.name for rivals in found.rivals.values() for rival in rivals))
+
+
+def _rival_sizes(found: EntrySet, name: str) -> list[int | None]:
+    return [rival.parameters for rivals in found.rivals.values() for rival in rivals if rival.name == name]
 
 
 def _size(numbers: Iterable[int | None]) -> Cell:
@@ -212,6 +229,12 @@ def _about_teachers(found: EntrySet, tasks: Iterable[str]) -> list[str]:
         if len(teachers) > 1:
             notes.append(f"The runs on {task} have {len(teachers)} teachers, whose mean is shown: {_listed(teachers)}.")
     return notes
+
+
+def _about_rivals(found: EntrySet, tasks: Iterable[str]) -> list[str]:
+    """Say what the rivals are; of several tasks they differ in no more than the number of their rows."""
+    rivals = next((found.rivals[task] for task in tasks if found.rivals.get(task)), ())
+    return [f"{rival.name}: {rival.about}." for rival in rivals]
 
 
 def _about_marks(plan: TestPlan, tested: Sequence[Tested], columns: Sequence[Column]) -> list[str]:

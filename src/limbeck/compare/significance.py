@@ -159,10 +159,13 @@ def right_of(run: Run) -> np.ndarray:
     return answers_of(run)[0].right()
 
 
-def sample_of(run: Run, metric: str) -> Sample | None:
-    """Prepare the bootstrap of a metric for a run; None where the predictions do not tell it."""
+def sample_of(run: Run, metric: str, names: tuple[str, ...] = ()) -> Sample | None:
+    """Prepare the bootstrap of a metric for a run; None where the predictions do not tell it.
+
+    ``names`` are those of the labels, where they are known.
+    """
     answers, name = answers_of(run, metric)
-    return answers.sample(name)
+    return replace(answers, names=names).sample(name)
 
 
 def _compare(column: Column, ours: Entry, theirs: Entry, plan: TestPlan, predictions: _Predictions) -> Comparison | str:
@@ -179,7 +182,11 @@ def _compare(column: Column, ours: Entry, theirs: Entry, plan: TestPlan, predict
 
 
 def compare_by_bootstrap(
-    metric: str, ours: Sequence[Sample | None], theirs: Sequence[Sample | None], sided: Sided
+    metric: str,
+    ours: Sequence[Sample | None],
+    theirs: Sequence[Sample | None],
+    sided: Sided,
+    resamples: int = 10_000,
 ) -> Comparison | str:
     """Compare two sides by drawing the examples anew, or say why that cannot be done."""
     known_ours, known_theirs = ([sample for sample in side if sample is not None] for side in (ours, theirs))
@@ -187,7 +194,7 @@ def compare_by_bootstrap(
         return f"the predictions that are kept do not tell {metric} of other examples, which the bootstrap needs"
     name, _, labels = known_ours[0]
     a, b = ([sample.predictions for sample in side] for side in (known_ours, known_theirs))
-    return paired_bootstrap(name, a, b, labels, sided=sided)
+    return paired_bootstrap(name, a, b, labels, sided=sided, resamples=resamples)
 
 
 def _over_seeds(metric: str, ours: Sequence[Run], theirs: Sequence[Run], plan: TestPlan) -> Comparison | str:

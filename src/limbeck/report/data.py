@@ -15,6 +15,8 @@ import numpy as np
 from limbeck.analysis.decisions import Decisions, decisions_of
 from limbeck.analysis.record import Record, is_timed, read_record, session_of, without_latency
 from limbeck.compare.entries import Entry, EntrySet
+from limbeck.metrics import SMALLER_IS_BETTER
+from limbeck.runs.rivals import KeptRival
 
 
 class Spread(NamedTuple):
@@ -82,6 +84,14 @@ class TaskData:
     teacher_scores: dict[str, float]
     teacher_parameters: float | None
     untimed: tuple[str, ...] = ()  # labels whose latency is not shown: it is of another session, or of none
+    rivals: tuple[KeptRival, ...] = ()
+
+    @property
+    def best_rival(self) -> KeptRival | None:
+        """Find the linear model with the best score; None where none is known."""
+        known = [rival for rival in self.rivals if self.metric in rival.scores]
+        sign = -1 if self.metric in SMALLER_IS_BETTER else 1
+        return max(known, key=lambda rival: sign * rival.scores[self.metric], default=None)
 
     @property
     def metric(self) -> str:
@@ -165,6 +175,7 @@ def _task(found: EntrySet, task: str, labels: Sequence[str]) -> TaskData:
         students=tuple(_student(entry, labels.index(entry.label)) for entry in entries),
         teacher_scores={n: fmean(scores[n] for scores in teachers.values() if n in scores) for n in names},
         teacher_parameters=fmean(sizes) if sizes else None,
+        rivals=found.rivals.get(task, ()),
     )
 
 

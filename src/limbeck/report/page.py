@@ -100,7 +100,7 @@ def _content(
     runs = [run for entry in found.entries for run in entry.runs]
     return {
         "title": title_of(found.title, results),
-        "sentences": sentences(results),
+        "sentences": sentences(results, compared.verdicts),
         "warning": warning(results),
         "scores": compared.table,
         "score_data": _score_data(found, compared),

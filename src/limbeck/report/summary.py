@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from limbeck.compare.rivals import Verdict
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
 from limbeck.report.data import ReportData, StudentData, TaskData
 from limbeck.report.layout import listed
 
+_FEW = 2  # verdicts that are told one by one; the notes below the table have each
 _ONE_SEED = "has one run only, which says nothing about other seeds: differences may be chance."
 
 
@@ -18,10 +20,11 @@ def title_of(study: str, results: ReportData) -> str:
     return f"Distillation report: {listed(names) if len(names) < 4 else f'{len(names)} tasks'}"
 
 
-def sentences(results: ReportData) -> list[str]:
-    """Describe the best student beside its teacher, then how much was run."""
+def sentences(results: ReportData, verdicts: Sequence[Verdict] = ()) -> list[str]:
+    """Describe the best student beside its teacher, which students no linear model is worse than, how much was run."""
     best = _best_on_average(results) if results.several else ""
-    return [*([best] if best else [_best_on(task) for task in results.tasks]), _amount(results)]
+    first = [best] if best else [_best_on(task) for task in results.tasks]
+    return [*first, *_not_better(results, verdicts), _amount(results)]
 
 
 def warning(results: ReportData) -> str:
@@ -35,6 +38,22 @@ def warning(results: ReportData) -> str:
     names = [f"{entry.label}{results.on(entry.task)}" for entry in single]
     each = [f"{name} {_ONE_SEED}" for name in names]
     return each[0] if len(each) == 1 else f"Each of {listed(names)} {_ONE_SEED}"
+
+
+def _not_better(results: ReportData, verdicts: Sequence[Verdict]) -> list[str]:
+    """Name the students that are not better than a linear model, one by one or, where they are many, together."""
+    found = []
+    for task in results.tasks:
+        here = [verdict for verdict in verdicts if verdict.task == task.task]
+        if len(here) <= _FEW:
+            found += [verdict.sentence(results.on(task.task)) for verdict in here]
+            continue
+        score = readable_score(here[0].metric, here[0].rival.scores[here[0].metric])
+        found.append(
+            f"{len(here)} of {len(task.students)} students{results.on(task.task)} are not better than "
+            f"{here[0].rival.in_words} ({score}): {listed([verdict.label for verdict in here])}."
+        )
+    return found
 
 
 def _best_on(task: TaskData) -> str:

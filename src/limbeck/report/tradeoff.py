@@ -59,15 +59,19 @@ def trade_off(task: TaskData) -> list[ReportFigure]:
     if not points:
         return []
     figure, (axes,) = panels(1, 6.6, max(3.4, 0.19 * len(points) + 1.2), Room(0.7, 0.2, 0.15, 0.55))
-    _draw(axes, points, task.metric)
+    rival = task.best_rival
+    _draw(axes, points, task.metric, rival.scores[task.metric] if rival else None)
     axes.set_ylabel(with_unit(task.metric))
     axes.set_xlabel("latency of one text (ms, logarithmic)" if timed else "parameters (logarithmic)")
     _ticks(axes, "{:g}".format if timed else readable_count)
     across = "latency" if timed else "parameters"
     better = "low" if task.metric in SMALLER_IS_BETTER else "high"
     left_out = f" Left out, because their score or {across} is not known: {', '.join(without)}." if without else ""
+    line = f" The dashed line is {rival.in_words}." if rival else ""
     unit = "{:.3g} ms".format if timed else lambda value: f"{readable_count(value)} parameters"
     words = [f"{point.label} {readable_score(task.metric, point.y)} at {unit(point.x)}" for point in points]
+    if rival:
+        words.append(f"{rival.name} {readable_score(task.metric, rival.scores[task.metric])}")
     return [
         task_figure(
             task.task,
@@ -76,7 +80,7 @@ def trade_off(task: TaskData) -> list[ReportFigure]:
             caption=(
                 f"The {task.metric} against {across}: best is {better} and to the left. The area of a marker grows "
                 f"with the number of parameters; bars are the standard deviation over seeds; the star is the teacher."
-                f"{left_out}"
+                f"{line}{left_out}"
             ),
             alt=f"{task.metric} against {across} on {task.task}: {'; '.join(words)}.",
             figure=figure,
@@ -120,11 +124,13 @@ def _points(task: TaskData, timed: bool) -> tuple[list[_Point], list[str]]:
     return points, without
 
 
-def _draw(axes: Any, points: Sequence[_Point], metric: str) -> None:
+def _draw(axes: Any, points: Sequence[_Point], metric: str, rival: float | None = None) -> None:
     hundredths = scale(metric)
     largest = max((point.size or 0 for point in points), default=0)
     areas = [max(_SMALLEST, _LARGEST * point.size / largest) if point.size else _UNKNOWN for point in points]
-    _limit(axes, points, hundredths)
+    _limit(axes, points, hundredths, [] if rival is None else [hundredths * rival])
+    if rival is not None:
+        axes.axhline(hundredths * rival, color=INK, linestyle="--", linewidth=0.9, alpha=0.6, zorder=0)
     for point, area in zip(points, areas, strict=True):
         y, (low, high) = hundredths * point.y, (hundredths * end for end in point.ends)
         if low < high:
@@ -134,14 +140,14 @@ def _draw(axes: Any, points: Sequence[_Point], metric: str) -> None:
     _label(axes, points, areas, hundredths)
 
 
-def _limit(axes: Any, points: Sequence[_Point], hundredths: float) -> None:
+def _limit(axes: Any, points: Sequence[_Point], hundredths: float, lines: Sequence[float]) -> None:
     """Set limits before anything is drawn: matplotlib finds none where all points have one time."""
     axes.set_xscale("log")
     axes.grid(True)
     low, high = min(point.x for point in points), max(point.x for point in points)
     room = max(high / low, 2.0) ** 0.25  # for labels beside the outermost points
     axes.set_xlim(low / room, high * room**2)
-    ends = [hundredths * end for point in points for end in point.ends]
+    ends = [*(hundredths * end for point in points for end in point.ends), *lines]
     margin = 0.12 * (max(ends) - min(ends)) or max(1.0, 0.05 * abs(ends[0]))
     axes.set_ylim(min(ends) - margin, max(ends) + margin)
 

@@ -9,6 +9,7 @@ from typing import Any
 from limbeck.errors import RunError
 from limbeck.runs.files import COPY_AGAIN, is_empty, read_mapping
 
+_RIVALS = "rivals"
 RESULTS = "the results of a run"  # for errors about the file that should hold them
 
 
@@ -93,6 +94,11 @@ class RunDirectory:
         """Locate the arrays that were measured."""
         return self.analysis / "arrays.npz"
 
+    @property
+    def rivals(self) -> Path:
+        """Locate the folder of the trivial models that the run is compared with."""
+        return self.path / _RIVALS
+
     def predictions(self, split: str = "") -> Path:
         """Locate the predictions for the validation data, or for another of the task's splits."""
         return self.path / (f"predictions-{split}.parquet" if split else "predictions.parquet")
@@ -114,7 +120,8 @@ class RunDirectory:
     def holds(self, file: Path) -> bool:
         """Tell whether a file is a part of this run, if there is one."""
         files = (self.recipe, self.environment, self.data, self.history, self.results, self.pruned, self.predictions())
-        folders = (self.student, self.checkpoints, self.teacher_cache, self.prepared, self.bad_batch, self.analysis)
+        working = (self.checkpoints, self.teacher_cache, self.prepared, self.bad_batch)
+        folders = (self.student, *working, self.analysis, self.rivals)
         own = file in (*files, *self.other_predictions().values()) or any(folder in file.parents for folder in folders)
         return own and self.exists
 
@@ -169,7 +176,7 @@ class StudyDirectory:
 
     def holds(self, file: Path) -> bool:
         """Tell whether a file says what this study is or found, if there is one."""
-        return file in (self.description, self.results) and self.exists
+        return (file in (self.description, self.results) or self.rivals in file.parents) and self.exists
 
     @property
     def exists(self) -> bool:
@@ -190,6 +197,11 @@ class StudyDirectory:
     def results(self) -> Path:
         """Locate what the study found: entries, chosen settings, run directories."""
         return self.path / "results.json"
+
+    @property
+    def rivals(self) -> Path:
+        """Locate the folder of the trivial models that the students are compared with, by task."""
+        return self.path / _RIVALS
 
     @property
     def runs(self) -> Path:

@@ -81,6 +81,7 @@ class Study(_Block):
     test: Literal["welch", "paired", "mcnemar", "bootstrap"] = "welch"
     sided: Literal["two", "greater", "observed"] = "two"
     level: float = Field(default=0.05, gt=0, lt=1)
+    rivals: bool = True  # whether the table has rows for linear models, which a student must beat
     keep: Literal["reported", "all", "none"] = "reported"  # whose weights stay; scores and predictions always do
 
     @pydantic.field_validator("tasks", "methods", mode="before")

@@ -16,6 +16,7 @@ from limbeck.models.families import blocks_of
 from limbeck.models.heads import model_class
 from limbeck.models.loading import count_parameters, load_config, load_tokenizer
 from limbeck.models.students import from_config, layers_to_keep
+from limbeck.rivals.frozen import FROZEN_ROWS
 from limbeck.runs.directory import RunDirectory
 from limbeck.study.plan import Plan
 from limbeck.tasks import load_task
@@ -24,6 +25,9 @@ from limbeck.training.cache_policy import flops
 
 _BYTES_OF_A_WEIGHT = 4
 _PASSES = 3  # forward once, backward twice
+_READING = ("max_length", "padding", "too_long")  # what a task block says beside the task's own options
+_FIT_SECONDS = 30  # of the linear models of 10,000 texts
+_WITH_VALIDATION = 1.2  # the texts that are answered, beside those that are fitted to
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,24 @@ def estimate_costs(plan: Plan) -> list[PlanLine]:
     return [_with_time_left(line, pace) for line in lines]
 
 
+def estimate_rivals(plan: Plan) -> float | None:
+    """Return the seconds that the linear models still to be made will take; None where that cannot be known here."""
+    seconds = 0.0
+    for task in plan.study.tasks:
+        job = plan.rivals_job(task)
+        if job is None or job.finished():
+            continue
+        options = {key: value for key, value in job.task.items() if key not in _READING}
+        source = plan.teacher_shape(task)
+        try:
+            tokens, rows = _count_tokens(json.dumps(options), source, job.task.get("max_length", "auto"))
+            read = tokens * min(1.0, FROZEN_ROWS / rows) * _WITH_VALIDATION
+            seconds += _FIT_SECONDS + read * 2 * _model_size(source).blocks / flops()
+        except (LimbeckError, TypeError):
+            return None
+    return seconds
+
+
 def _with_time_left(line: PlanLine, pace: float) -> PlanLine:
     """Replace the time of one run by that of all runs that are left, at the pace of those that are done."""
     seconds = None if line.seconds is None else line.seconds * pace * (line.runs - line.done)
@@ -85,7 +107,7 @@ def _cost(values: dict[str, Any], source: str) -> tuple[float | None, int | None
     except LimbeckError:
         return None, None
     stages = values.get("stages") or [{}]
-    options = {key: value for key, value in values["task"].items() if key not in ("max_length", "padding", "too_long")}
+    options = {key: value for key, value in values["task"].items() if key not in _READING}
     try:
         tokens, rows = _count_tokens(json.dumps(options), source, values["task"].get("max_length", "auto"))
     except (LimbeckError, TypeError):

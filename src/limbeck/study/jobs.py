@@ -207,7 +207,8 @@ def attempt(work: Callable[[Job], None], job: Job) -> JobOutcome:
             return JobOutcome(job.key, f"No space left on device{where}", halts=True)
         final = isinstance(error, LimbeckError)
         return JobOutcome(job.key, str(error) if final else f"{type(error).__name__}: {error}", final)
-    job.failure.unlink(missing_ok=True)
+    with suppress(OSError):  # where nothing can be written down, nothing was
+        job.failure.unlink(missing_ok=True)
     return JobOutcome(job.key)
 
 

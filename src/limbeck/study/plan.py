@@ -12,6 +12,7 @@ from limbeck.recipes.recipe import load_recipe
 from limbeck.runs.directory import StudyDirectory
 from limbeck.study.description import GridPoint, Study, run_key
 from limbeck.study.jobs import CacheJob, TrainJob, WeightsPolicy
+from limbeck.study.rivals_job import RivalsJob
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,26 @@ class Plan:
     def cache_job(self, task: str) -> CacheJob | None:
         """Return the job that keeps what a task's teacher computes, for all methods; None where nothing is kept."""
         return self._caches.get(task)
+
+    def rivals_job(self, task: str) -> RivalsJob | None:
+        """Return the job that makes the linear models which a task's students must beat; None where none are wanted."""
+        study, teacher = self.study, self._teachers[task]
+        if not study.rivals or not study.labels(task):
+            return None
+        recipes = [
+            study.values(task, label, self.first_point(task, label), study.seeds[0], teacher.path, "off")
+            for label in study.labels(task)
+        ]
+        return RivalsJob(
+            key=f"rivals-{file_name(task)}",
+            title=f"{task} rivals",
+            study=str(self.folder),
+            name=task,
+            task=recipes[0]["task"],
+            students=[values["student"] for values in recipes],
+            teacher=teacher.path,
+            pretrained=None if teacher.job is None else str(teacher.job.values["student"]["model"]),
+        )
 
     def train_job(self, task: str, label: str, point: GridPoint, seed: int, weights: WeightsPolicy) -> TrainJob:
         """Return the job of one run. Its key has the teacher's name for the path, so that a study can be moved."""
@@ -79,7 +100,10 @@ class Plan:
         """Count the jobs still to be done, as far as they can be known before settings are chosen."""
         study = self.study
         jobs = [
-            job for task in study.tasks for job in (self.teacher_job(task), self.cache_job(task)) if job is not None
+            job
+            for task in study.tasks
+            for job in (self.teacher_job(task), self.cache_job(task), self.rivals_job(task))
+            if job is not None
         ]
         runs = sum(self.count_runs(task, label) for task in study.tasks for label in study.labels(task))
         # of any settings: to know those of a large grid takes minutes

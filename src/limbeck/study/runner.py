@@ -31,6 +31,7 @@ from limbeck.study.engines import Engine
 from limbeck.study.jobs import Job, TrainJob, WeightsPolicy
 from limbeck.study.known_data import KnownData
 from limbeck.study.plan import Plan
+from limbeck.study.rivals_job import rivals_workflow
 from limbeck.study.search import Trial, propose, require_optuna
 
 _ATTEMPTS = 2  # of a job that crashes; one that is wrong in itself is not tried again
@@ -60,12 +61,17 @@ def run_study(study: Study, folder: Path, engine: Engine, watcher: Watcher | Non
     names = [(task, label) for task in study.tasks for label in study.labels(task)]
     workflows = {(task, label): _workflow(plan, task, label) for task, label in names}
     with _own(folder, study):
-        entries = run_workflows(workflows, engine, watcher)
+        try:
+            entries = run_workflows(workflows, engine, watcher)
+            tasks = {task: rivals_workflow(task, plan.rivals_job(task)) for task in study.tasks}
+            rivals = run_workflows(tasks, engine, watcher)
+        finally:
+            engine.close()
         if study.keep == "reported":
             for task, label in names:
                 if _has_twin(plan, task, label):
                     _delete_unreported_students(plan, entries[task, label], entries.values())
-        results = _results(plan, [entries[name] for name in workflows])
+        results = _results(plan, [entries[name] for name in workflows]) | {"rivals": rivals}
         write_text(StudyDirectory(folder).results, json.dumps(results, indent=1) + "\n")
     return results
 
@@ -73,10 +79,7 @@ def run_study(study: Study, folder: Path, engine: Engine, watcher: Watcher | Non
 def run_workflows(workflows: Mapping[Any, Workflow], engine: Engine, watcher: Watcher) -> dict[Any, Any]:
     """Advance workflows until each has returned, and give what they returned, by their names."""
     engine.on_start = watcher.started
-    try:
-        return _Scheduler(workflows, engine, watcher).run()
-    finally:
-        engine.close()
+    return _Scheduler(workflows, engine, watcher).run()
 
 
 def _workflow(plan: Plan, task: str, label: str) -> Workflow:

@@ -60,6 +60,7 @@ def test_the_table_of_three_methods(runs):
         "| kd             |     67.0 M |     71.00 ± 1.00† |\n"
         "| fsd            |     67.0 M | **71.50 ± 1.00**† |\n\n"
         "- Mean ± standard deviation over 3 seeds.\n"
+        "- What linear models score on glue/rte is not known: 'limbeck rivals', with the same paths, adds it.\n"
         "- †: better than ft; ↓ behind a mark: worse "
         "(p < 0.05, Welch t-test over seeds, two-sided, Holm over 2 tests).\n"
         f"- {result.warnings[0]}\n"
