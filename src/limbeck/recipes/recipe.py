@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 from limbeck._internal import own_code
 from limbeck._internal import yaml as plain_yaml
 from limbeck.errors import RecipeError, shorten
+from limbeck.models.kept_layers import parse_keep
 from limbeck.options import Mistake, OpenBlock, check, check_options
 from limbeck.recipes.files import RecipeText, read_recipe, set_value
 from limbeck.recipes.method_block import CodePolicy, MethodBlock, check_method
@@ -89,6 +90,11 @@ class StudentBlock(_Block):
     model: Named | None = None
     config: dict[str, Any] | None = None
     tokenizer: Named | None = None
+
+    @pydantic.field_validator("keep", mode="before")
+    @classmethod
+    def _layers(cls, value: Any) -> Any:
+        return None if value is None else parse_keep(value)
 
     @pydantic.model_validator(mode="after")
     def _one_source(self) -> StudentBlock:
