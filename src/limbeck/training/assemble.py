@@ -33,7 +33,7 @@ from limbeck.recipes.recipe import Recipe
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
 from limbeck.tasks.encode import Collator
-from limbeck.tasks.held_out import choose_rows
+from limbeck.tasks.held_out import choose_rows, contents_of
 from limbeck.tasks.task import Encoding, Task
 
 logger = logging.getLogger("limbeck")
@@ -203,7 +203,7 @@ def _hold_out(train: Any, share: float, recipe: Recipe) -> dict[str, Any]:
     """Split off a seeded share of the training data, equal ones together; the validation data are never touched."""
     if isinstance(train, torch.utils.data.IterableDataset):
         raise RecipeError(f"{recipe.method.name} holds out examples, which a stream of text does not allow.")
-    held = choose_rows(_contents(train), share, recipe.seed)
+    held = choose_rows(contents_of(train), share, recipe.seed)
     if not 0 < len(held) < len(train):
         raise RecipeError(
             f"{recipe.method.name} would hold out all or none of the {len(train)} training examples, which are too few "
@@ -211,15 +211,6 @@ def _hold_out(train: Any, share: float, recipe: Recipe) -> dict[str, Any]:
         )
     kept = sorted(set(range(len(train))) - set(held))
     return {"train": train.select(kept), HELD_OUT: train.select(held)}
-
-
-def _contents(train: Any) -> list[str]:
-    """Return what equal examples share, the windows over one text together: a quiz must not ask what was taught."""
-    owners = train["example"][:] if "example" in train.column_names else range(len(train))
-    tokens: dict[int, list[str]] = {}
-    for owner, ids in zip(owners, train["input_ids"][:], strict=True):
-        tokens.setdefault(owner, []).append(" ".join(map(str, ids)))
-    return ["\n".join(tokens[owner]) for owner in owners]
 
 
 def _tokenizer(recipe: Recipe) -> Tokenizer:
