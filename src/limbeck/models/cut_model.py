@@ -39,6 +39,8 @@ class CutModel:
         self._blocks = list(blocks_of(self._model))
         self._computes = [block.forward for block in self._blocks]
         self._layer_types = copy.copy(getattr(source.config, "layer_types", None))
+        configs = [getattr(part, "config", None) for part in _module(self._model).modules()]
+        self._configs: list[Any] = list({id(one): one for one in configs if one is not None}.values())
         self._batch = b""
         self._remembered: dict[tuple[bytes, Blocks], Any] = {}
         self._bytes = 0
@@ -55,7 +57,7 @@ class CutModel:
             block.forward = compute
         parent, _, name = family_of(self._model).blocks.rpartition(".")
         setattr(self._model.base_model.get_submodule(parent), name, nn.ModuleList(kept))
-        for config in {id(part.config): part.config for part in _module(self._model).modules() if _has_depth(part)}.values():
+        for config in self._configs:
             config.num_hidden_layers = len(layers)
             if self._layer_types:
                 config.layer_types = [self._layer_types[layer - 1] for layer in layers]
@@ -94,10 +96,6 @@ def _module(model: Any) -> nn.Module:
     return module
 
 
-def _has_depth(part: Any) -> bool:
-    return hasattr(getattr(part, "config", None), "num_hidden_layers")
-
-
 def _move_to(block: nn.Module, place: int) -> None:
     """Let the parts of a block that know its place, counted from 0, know its new one."""
     for part in block.modules():
@@ -105,5 +103,5 @@ def _move_to(block: nn.Module, place: int) -> None:
         if old is None:
             continue
         if getattr(part, "scale_attn_by_inverse_layer_idx", False):  # GPT-2 can scale its scores by the place
-            part.scaling *= (old + 1) / (place + 1)  # type: ignore[operator,assignment]
+            part.scaling *= (old + 1) / (place + 1)
         part.layer_idx = place  # type: ignore[assignment]

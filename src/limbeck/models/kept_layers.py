@@ -28,7 +28,9 @@ KEEP: dict[str, Callable[[int, int], list[int]]] = {
     # the first ones and the last block: ends:6 of 12 is 1, ..., 5 and 12
     "ends": lambda count, depth: [*range(1, count), depth],
 }
-FORMS = f"{', '.join(f'{name}:N' for name in (*KEEP, BEST))} or a list of blocks such as [1, 3, 5]"
+_LIST = "or a list of blocks such as [1, 3, 5]"
+WITHOUT_BEST = f"{', '.join(f'{name}:N' for name in KEEP)} {_LIST}"
+FORMS = f"{', '.join(f'{name}:N' for name in (*KEEP, BEST))} {_LIST}"
 
 
 def parse_keep(value: Any) -> Any:
@@ -69,7 +71,7 @@ def layers_to_keep(keep: str | Sequence[int], depth: int) -> list[int]:
     if strategy == BEST:
         raise RecipeError(
             f"student.keep: '{parsed}' is known only after a comparison on training data, which 'limbeck distill' "
-            f"makes. Here, write another form: {FORMS}."
+            f"makes. Here, write {WITHOUT_BEST}."
         )
     return KEEP[strategy](int(number), depth)
 

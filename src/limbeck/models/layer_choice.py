@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from limbeck._internal.progress import progress
+from limbeck._internal.progress import hidden_progress, progress
 from limbeck.errors import ModelError
 from limbeck.metrics import METRICS, SMALLER_IS_BETTER
 from limbeck.models.capture import model_inputs
@@ -56,16 +56,13 @@ def propose_layers(depth: int, count: int, influence: Sequence[float]) -> dict[s
     By ``influence`` (of each block, see :func:`block_influence`) go the blocks with the least, or a run of
     neighbouring blocks that has the least together. Names may share a set.
     """
-    simple = ["ends", "spread", "first"]
-    proposed = {name: KEEP[name](count, depth) for name in simple}
-    lower = (count + 1) // 2
-    proposed["halves"] = _without_run(depth, lower, depth - count)
-    if 2 * count >= depth:  # few embeddings are understood by a block far above them
+    proposed = {name: KEEP[name](count, depth) for name in ("ends", "spread", "first")}
+    proposed["halves"] = _without_run(depth, (count + 1) // 2, depth - count)
+    if 4 * count >= 3 * depth:  # a block far above the embeddings does not understand them
         proposed["last"] = KEEP["last"](count, depth)
     strongest = sorted(range(1, depth + 1), key=lambda layer: (-influence[layer - 1], layer))
     proposed["influence"] = sorted(strongest[:count])
-    starts = range(count + 1)
-    weakest = min(starts, key=lambda start: (math.fsum(influence[start : start + depth - count]), start))
+    weakest = min(range(count + 1), key=lambda start: (math.fsum(influence[start : start + depth - count]), start))
     proposed["influence of runs"] = _without_run(depth, weakest, depth - count)
     return proposed
 
@@ -115,6 +112,11 @@ def choice_sample(encoded: Any, problem: Problem, rows: int = ROWS, seed: int = 
     return encoded.select(chosen or range(rows))  # where all are equal, any will do
 
 
+def metric_of_decisions(metric: str, problem: Problem) -> str:
+    """Name the metric that layers are compared by: one of whole entities, or answers, is not of single tokens."""
+    return "micro_f1" if problem == "span" else metric if metric in METRICS else "accuracy"
+
+
 def compare_layers(
     model: Model,
     encoded: Any,
@@ -150,9 +152,10 @@ def compare_layers(
     with progress("sets of layers", len(in_order)) as steps:
         for layers, following in zip_longest(in_order, in_order[1:], fillvalue=()):
             student = cut.keep(layers, following)
-            inputs = head_inputs(
-                student, sample, collate, problem, rows=len(sample), batch_size=batch_size, seed=seed, job=""
-            )
+            with hidden_progress():
+                inputs = head_inputs(
+                    student, sample, collate, problem, rows=len(sample), batch_size=batch_size, seed=seed
+                )
             judge.answer(layers, inputs)
             steps.advance()
     ranked = []
@@ -166,8 +169,7 @@ class _Judge:
 
     def __init__(self, problem: Problem, metric: str, num_labels: int, intercept: bool, seed: int) -> None:
         self.problem: LinearProblem = _LINEAR.get(problem, "classification")
-        # of single decisions: a metric of whole entities, or of answers, is not defined on them
-        self.metric = "micro_f1" if problem == "span" else metric if metric in METRICS else "accuracy"
+        self.metric = metric_of_decisions(metric, problem)
         self.num_labels, self.intercept, self.seed = num_labels, intercept, seed
         self.predictions: dict[Blocks, np.ndarray] = {}
         self.labels, self.draws = np.empty(0), list[np.ndarray]()

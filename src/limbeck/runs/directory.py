@@ -34,6 +34,11 @@ class RunDirectory:
         return self.path / "data.json"
 
     @property
+    def layer_choice(self) -> Path:
+        """Locate the sets of layers that were compared where the student's layers were chosen by measuring."""
+        return self.path / "layers.json"
+
+    @property
     def history(self) -> Path:
         """Locate the log of the training, one JSON object a line."""
         return self.path / "history.jsonl"
@@ -113,7 +118,8 @@ class RunDirectory:
 
     def holds(self, file: Path) -> bool:
         """Tell whether a file is a part of this run, if there is one."""
-        files = (self.recipe, self.environment, self.data, self.history, self.results, self.pruned, self.predictions())
+        before = (self.recipe, self.environment, self.data, self.layer_choice)
+        files = (*before, self.history, self.results, self.pruned, self.predictions())
         folders = (self.student, self.checkpoints, self.teacher_cache, self.prepared, self.bad_batch, self.analysis)
         own = file in (*files, *self.other_predictions().values()) or any(folder in file.parents for folder in folders)
         return own and self.exists
@@ -190,6 +196,11 @@ class StudyDirectory:
     def results(self) -> Path:
         """Locate what the study found: entries, chosen settings, run directories."""
         return self.path / "results.json"
+
+    @property
+    def layer_choices(self) -> Path:
+        """Locate the folder of the choices of layers that runs with the same teacher and data share."""
+        return self.path / "layers"
 
     @property
     def runs(self) -> Path:

@@ -22,7 +22,7 @@ from limbeck._internal.machine import disk_full
 from limbeck._internal.progress import QUIET
 from limbeck.errors import LimbeckError, RunError
 from limbeck.recipes.recipe import load_recipe
-from limbeck.runs.directory import RunDirectory
+from limbeck.runs.directory import RunDirectory, StudyDirectory
 from limbeck.runs.files import read_mapping
 from limbeck.runs.reader import read_recipe
 from limbeck.study.search import falls_behind
@@ -86,7 +86,8 @@ class TrainJob(Job):
         if self._student_is_missing() or self._recipe_is_damaged() or _teacher_has_moved(folder, self.values):
             shutil.rmtree(folder)
         stop = partial(falls_behind, earlier) if earlier is not None else None
-        execute(load_recipe(values=self.values), folder, resume=True, stop=stop)
+        choices = StudyDirectory(Path(self.study)).layer_choices
+        execute(load_recipe(values=self.values), folder, resume=True, stop=stop, layer_choices=choices)
         if self.weights == "removed":
             self.delete_students()
 

@@ -17,6 +17,7 @@ from limbeck.recipes.recipe import Recipe, StudentBlock
 from limbeck.runs.directory import RunDirectory
 from limbeck.training.assemble import check_stages_fit
 from limbeck.training.data_record import check_not_changed, data_named_by
+from limbeck.training.layer_choosing import LayerChoice, settle_layers
 from limbeck.training.output import check_output, create_run
 from limbeck.training.session import TrainingSession
 from limbeck.training.trainer import Stop
@@ -25,12 +26,19 @@ logger = logging.getLogger("limbeck")
 
 
 def execute(
-    recipe: Recipe, output: str | Path, *, resume: bool = False, show_data: bool = True, stop: Stop | None = None
+    recipe: Recipe,
+    output: str | Path,
+    *,
+    resume: bool = False,
+    show_data: bool = True,
+    stop: Stop | None = None,
+    layer_choices: Path | None = None,
 ) -> RunDirectory:
     """Run a recipe into ``output``; with ``resume``, continue from the last complete checkpoint there.
 
     ``stop`` sees the scores of the evaluations so far, and whether more is better; where it says so, the run ends
-    without results (``pruned.json`` instead of ``metrics.json``).
+    without results (``pruned.json`` instead of ``metrics.json``). Runs that share the folder ``layer_choices`` compare
+    layers (``student.keep: best:6``) once for the same teacher and data.
 
     Nothing is written before the recipe, the data and the models have been found to fit together. Processes that a
     launcher started train together; the first one writes.
@@ -47,15 +55,18 @@ def execute(
         else:
             if run.results.is_file():
                 logger.warning("%s was finished, but %s. It is trained again.", run.path, run.why_unfinished())
-            _run_stages(recipe, run, show_data, stop)
+            recipe, layers = on_rank_zero(lambda: settle_layers(recipe, run, layer_choices))
+            _run_stages(recipe, run, show_data, stop, layers)
     return run
 
 
-def _run_stages(recipe: Recipe, run: RunDirectory, show_data: bool, stop: Stop | None) -> None:
+def _run_stages(
+    recipe: Recipe, run: RunDirectory, show_data: bool, stop: Stop | None, layers: LayerChoice | None
+) -> None:
     stages = recipe.split()
     if len(stages) > 1:
         check_stages_fit(stages)
-        on_rank_zero(lambda: create_run(run, recipe))
+        on_rank_zero(lambda: create_run(run, recipe, layers))
     student = recipe.student
     for number, stage in enumerate(stages, start=1):
         if len(stages) > 1:
@@ -66,7 +77,9 @@ def _run_stages(recipe: Recipe, run: RunDirectory, show_data: bool, stop: Stop |
             on_rank_zero(lambda at=directory, done=stage: _check_finished(at, done))  # type: ignore[misc]
         else:
             stage = stage.model_copy(update={"student": student})
-            session = TrainingSession(stage, directory, recipe if last else stage, stop if last else None)
+            session = TrainingSession(
+                stage, directory, recipe if last else stage, stop if last else None, layers if last else None
+            )
             session.describe(show_data and (number == 1 or stage.task != stages[number - 2].task))
             session.run()
         student = StudentBlock(model=str(directory.path))

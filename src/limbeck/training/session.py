@@ -26,6 +26,7 @@ from limbeck.training.cache_policy import automatic_cache, fill_for_run, named_c
 from limbeck.training.checkpoint_folders import Checkpoints, inspect_checkpoints
 from limbeck.training.data_record import check_not_changed, data_of, keep_data
 from limbeck.training.fault_handling import check_trained_weights, memory_errors_explained
+from limbeck.training.layer_choosing import LayerChoice
 from limbeck.training.output import create_run
 from limbeck.training.results import answer_validation, validation_scores, write_results
 from limbeck.training.teacher_outputs import examine_teacher
@@ -41,8 +42,15 @@ class TrainingSession:
     that the run directory keeps: for the last stage that of the whole run.
     """
 
-    def __init__(self, recipe: Recipe, run: RunDirectory, written: Recipe, stop: Stop | None = None) -> None:
-        self.recipe, self.directory, self.written, self.stop = recipe, run, written, stop
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: RunDirectory,
+        written: Recipe,
+        stop: Stop | None = None,
+        layers: LayerChoice | None = None,
+    ) -> None:
+        self.recipe, self.directory, self.written, self.stop, self.layers = recipe, run, written, stop, layers
         self.parts = assemble(recipe)
         self.data = load_data(recipe, self.parts)
         self.cache = named_cache(recipe, self.parts, self.data)
@@ -71,7 +79,7 @@ class TrainingSession:
         check_not_changed(self.directory, now)
         if not any(self.directory.checkpoints.glob("checkpoint-*")):  # else it was examined before
             self._examine_teacher()
-        create_run(self.directory, self.written.settled(self.parts.max_length))
+        create_run(self.directory, self.written.settled(self.parts.max_length), self.layers)
         keep_data(self.directory, now)
 
     def _examine_teacher(self) -> None:
