@@ -38,7 +38,9 @@ def test_layers_to_keep(keep, depth, layers):
     assert layers_to_keep(keep, depth) == layers
 
 
-@pytest.mark.parametrize("keep", ["first", "first:0", "first:-1", "some:3", "first:x", "best:", "4", "4 8", "", "a,b", {}])
+@pytest.mark.parametrize(
+    "keep", ["first", "first:0", "first:-1", "some:3", "first:x", "best:", "4", "4 8", "", "a,b", {}]
+)
 def test_what_is_not_understood_is_answered_with_every_form(keep):
     with pytest.raises(RecipeError) as raised:
         layers_to_keep(keep, 12)
@@ -52,7 +54,9 @@ def test_lists_that_name_no_layers(keep):
 
 
 def test_more_layers_than_there_are():
-    with pytest.raises(RecipeError, match=r"\[4, 13\] must be increasing block numbers from 1 to 12, the source's depth"):
+    with pytest.raises(
+        RecipeError, match=r"\[4, 13\] must be increasing block numbers from 1 to 12, the source's depth"
+    ):
         layers_to_keep("4,13", 12)
     for keep in ("ends:13", "best:13"):
         with pytest.raises(RecipeError, match=f"'{keep}' asks for 13 layers, but the source has 12"):
