@@ -82,10 +82,10 @@ def measured_count(keep: str | Sequence[int] | None) -> int | None:
     return int(number) if strategy == BEST else None
 
 
-def stand_in(keep: str | Sequence[int]) -> str | Sequence[int]:
-    """Return layers of the same number for ``best:N``: enough for sizes, times and checks, not for training.
+def stand_in(keep: str | Sequence[int], depth: int) -> list[int]:
+    """List the blocks that are kept, and for ``best:N`` any N: enough for sizes, times and checks, not for training.
 
     They are the first ones, which can be built of every family.
     """
     count = measured_count(keep)
-    return keep if count is None else f"first:{count}"
+    return layers_to_keep(keep if count is None or count > depth else f"first:{count}", depth)

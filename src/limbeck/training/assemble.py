@@ -18,7 +18,7 @@ from limbeck.methods import find_method
 from limbeck.models.families import blocks_of, family_of
 from limbeck.models.features import Needs
 from limbeck.models.heads import has_generic_names, label_config
-from limbeck.models.kept_layers import layers_to_keep, stand_in
+from limbeck.models.kept_layers import stand_in
 from limbeck.models.loading import (
     check_same_tokenizer,
     checked_length,
@@ -238,7 +238,7 @@ def _student(recipe: Recipe, task: Task, teacher: Model | None, tokenizer: Token
         return from_config(spec.config, teacher.config if teacher is not None else None, task.problem, **inherited)
     source: Any = teacher if spec.from_ == "teacher" else load_for_training(spec.from_ or "", task, tokenizer)
     # a training has put the layers that it chose in the place of best:N; who estimates or checks needs their number
-    return keep_layers(source, layers_to_keep(stand_in(spec.keep or ""), len(blocks_of(source))))
+    return keep_layers(source, stand_in(spec.keep or "", len(blocks_of(source))))
 
 
 def _name_labels(student: Any, task: Task) -> None:

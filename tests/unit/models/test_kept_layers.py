@@ -66,7 +66,9 @@ def test_more_layers_than_there_are():
 def test_best_is_measured_and_has_a_stand_in():
     assert parse_keep("best:6") == "best:6" and measured_count("best:6") == 6
     assert measured_count("first:6") is measured_count([1, 2]) is measured_count(None) is None
-    assert stand_in("best:6") == "first:6" and stand_in("ends:6") == "ends:6" and stand_in([1, 3]) == [1, 3]
+    assert stand_in("best:3", 12) == [1, 2, 3] and stand_in("ends:2", 12) == [1, 12] and stand_in([1, 3], 4) == [1, 3]
+    with pytest.raises(RecipeError, match="'best:13' asks for 13 layers, but the source has 12"):
+        stand_in("best:13", 12)
     with pytest.raises(RecipeError, match=r"'best:6' is known only after a comparison .* write first:N"):
         layers_to_keep("best:6", 12)
 
