@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
@@ -15,6 +15,10 @@ from limbeck.models.heads import model_class
 from limbeck.models.layers import layer_map
 from limbeck.problems import Problem
 from limbeck.protocols import Model
+
+# What head of the task a student's source has: one of a whole model, one of a model that lost layers, none beside
+# pre-trained layers (so that a new one was made), or none at all.
+SourceHead = Literal["whole", "cut", "new", "random"]
 
 # from the names of ``keep`` to those of layer maps, whose teacher's side is kept
 _KEEP = {"first": "bottom", "last": "top", "uniform": "uniform"}
