@@ -9,7 +9,7 @@ import numpy as np
 
 from limbeck.errors import DataError
 from limbeck.models import fitted_heads
-from limbeck.models.families import head_of
+from limbeck.models.families import family_of, head_of
 from limbeck.models.fitted_heads import ROWS, FittedHead
 from limbeck.models.heads import PROBLEM_TYPE
 from limbeck.models.loading import longest_input
@@ -50,7 +50,7 @@ def fit_head(
         print(limbeck.fit_head(model, tokenizer, texts, labels).score)
     """
     problem = _problem(model, labels)
-    tokenizer = _that_pads(model, tokenizer)
+    _check_padding(model, tokenizer)
     encoded = _encoded(model, tokenizer, texts, labels, problem, max_length)
     return fitted_heads.fit_head(
         model,
@@ -78,14 +78,14 @@ def _problem(model: Any, labels: Sequence[Any] | None) -> Problem:
     return "regression" if model.config.num_labels == 1 else "classification"
 
 
-def _that_pads(model: Any, tokenizer: Any) -> Any:
-    """See that model and tokenizer agree on the padding, which decides what token a decoder reads last."""
-    if tokenizer.pad_token_id is not None and model.config.pad_token_id is None:
+def _check_padding(model: Any, tokenizer: Any) -> None:
+    """Raise where a decoder does not know the padding, which decides what token it reads last."""
+    if family_of(model).causal and tokenizer.pad_token_id not in (None, model.config.pad_token_id):
         raise DataError(
-            "The model's config has no pad_token_id, so a decoder could not tell padding from text. "
+            f"The tokenizer pads with the id {tokenizer.pad_token_id}, but pad_token_id in the model's config is "
+            f"{model.config.pad_token_id}, so that it would take padding for text. "
             "Set model.config.pad_token_id = tokenizer.pad_token_id."
         )
-    return tokenizer
 
 
 def _encoded(
@@ -108,11 +108,8 @@ def _encoded(
         )
     if len(texts) != len(labels):
         raise DataError(f"There are {len(texts):,} texts and {len(labels):,} labels. Give a label for each text.")
-    columns = (
-        [list(texts)]
-        if not len(texts) or isinstance(texts[0], str)
-        else [list(part) for part in zip(*texts, strict=True)]
-    )
+    single = all(isinstance(text, str) for text in texts)
+    columns = [list(texts)] if single else [list(part) for part in zip(*texts, strict=True)]
     length = min(max_length or longest_input(model), longest_input(model), tokenizer.model_max_length)
     ids = dict(tokenizer(*columns, padding=False, truncation=True, max_length=length))
     return Dataset.from_dict(ids | {"labels": _numbered(model, labels, problem)})
@@ -130,7 +127,7 @@ def _numbered(model: Any, labels: Sequence[Any], problem: Problem) -> list[Any]:
     for number in numbers:
         if isinstance(number, str) or int(number) != number or not 0 <= number < model.config.num_labels:
             raise DataError(
-                f"The label {number!r} is none of the model's: {', '.join(map(str, known))}. Load it with the labels of "
-                "the data: from_pretrained(..., num_labels=, id2label=, label2id=)."
+                f"The label {number!r} is none of the model's: {', '.join(map(str, known))}. Load it with the labels "
+                "of the data: from_pretrained(..., num_labels=, id2label=, label2id=)."
             )
     return [int(number) for number in numbers]
