@@ -141,6 +141,7 @@ def test_a_stage_without_logits_leaves_the_head_to_the_next(command, table_files
     assert first == {"head": "kept", "trained": False} and last["head"] == "fitted"
 
 
+@pytest.mark.slow
 @pytest.mark.chaos
 def test_killed_and_resumed_starts_from_the_same_head(command, table_files, teacher_folder, tmp_path):
     """Kill it once before the first checkpoint, so that the head is fitted again, and once after it."""
