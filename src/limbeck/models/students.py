@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
@@ -14,6 +14,10 @@ from limbeck.models.families import FAMILIES, blocks_of, family_of
 from limbeck.models.heads import model_class
 from limbeck.problems import Problem
 from limbeck.protocols import Model
+
+# What head of the task a student's source has: one of a whole model, one of a model that lost layers, none beside
+# pre-trained layers (so that a new one was made), or none at all.
+SourceHead = Literal["whole", "cut", "new", "random"]
 
 
 def keep_layers(source: Model, layers: Sequence[int]) -> Model:

@@ -44,6 +44,11 @@ class RunDirectory:
         return self.path / "history.jsonl"
 
     @property
+    def start(self) -> Path:
+        """Locate what the student's head was before the first step."""
+        return self.path / "start.json"
+
+    @property
     def results(self) -> Path:
         """Locate the scores and costs; written last, so that the file marks a finished run."""
         return self.path / "metrics.json"
@@ -118,10 +123,11 @@ class RunDirectory:
 
     def holds(self, file: Path) -> bool:
         """Tell whether a file is a part of this run, if there is one."""
-        before = (self.recipe, self.environment, self.data, self.layer_choice)
-        files = (*before, self.history, self.results, self.pruned, self.predictions())
+        before = (self.recipe, self.environment, self.data, self.layer_choice, self.start)
+        files = (*before, self.history, self.results, self.pruned)
         folders = (self.student, self.checkpoints, self.teacher_cache, self.prepared, self.bad_batch, self.analysis)
-        own = file in (*files, *self.other_predictions().values()) or any(folder in file.parents for folder in folders)
+        predictions = (self.predictions(), *self.other_predictions().values())
+        own = file in (*files, *predictions) or any(folder in file.parents for folder in folders)
         return own and self.exists
 
     @property

@@ -27,7 +27,7 @@ from limbeck.models.loading import (
     load_tokenizer,
     longest_input,
 )
-from limbeck.models.students import check_not_deeper, from_config, keep_layers
+from limbeck.models.students import SourceHead, check_not_deeper, from_config, keep_layers
 from limbeck.protocols import EncodedData, Model, Tokenizer
 from limbeck.recipes.recipe import Recipe
 from limbeck.tasks import load_task
@@ -53,6 +53,7 @@ class Parts:
     distiller: Distiller
     max_length: int
     why_this_length: str  # empty where the recipe gives it
+    source_head: SourceHead
 
     @property
     def needs(self) -> Needs:
@@ -88,11 +89,11 @@ def assemble(recipe: Recipe) -> Parts:
     task = load_task(recipe.task.name, **recipe.task.options)
     teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
     tokenizer = _tokenizer(recipe)
-    student = _student(recipe, task, teacher, tokenizer)
+    student, source_head = _student(recipe, task, teacher, tokenizer)
     _name_labels(student, task)
     method, distiller = _distiller(recipe, task, student, teacher, no_head)
     length, reason = _max_length(recipe, task, tokenizer, student, teacher)
-    return Parts(task, tokenizer, student, teacher, method, distiller, length, reason)
+    return Parts(task, tokenizer, student, teacher, method, distiller, length, reason, source_head)
 
 
 def check_stages_fit(stages: list[Recipe]) -> None:
@@ -224,10 +225,11 @@ def _tokenizer(recipe: Recipe) -> Tokenizer:
     return tokenizer
 
 
-def _student(recipe: Recipe, task: Task, teacher: Model | None, tokenizer: Tokenizer) -> Model:
+def _student(recipe: Recipe, task: Task, teacher: Model | None, tokenizer: Tokenizer) -> tuple[Model, SourceHead]:
     spec = recipe.student
     if spec.model is not None:
-        return load_for_training(spec.model, task, tokenizer)
+        model, trained = load_for_training(spec.model, task, tokenizer)
+        return model, "whole" if trained else "new"
     if spec.config is not None:
         inherited = label_config(task) | {
             "vocab_size": len(tokenizer),
@@ -235,10 +237,16 @@ def _student(recipe: Recipe, task: Task, teacher: Model | None, tokenizer: Token
             "bos_token_id": tokenizer.bos_token_id,
             "eos_token_id": tokenizer.eos_token_id,
         }
-        return from_config(spec.config, teacher.config if teacher is not None else None, task.problem, **inherited)
-    source: Any = teacher if spec.from_ == "teacher" else load_for_training(spec.from_ or "", task, tokenizer)
+        base = teacher.config if teacher is not None else None
+        return from_config(spec.config, base, task.problem, **inherited), "random"
+    source: Any
+    source, trained = (
+        (teacher, True) if spec.from_ == "teacher" else load_for_training(spec.from_ or "", task, tokenizer)
+    )
+    depth = len(blocks_of(source))
     # a training has put the layers that it chose in the place of best:N; who estimates or checks needs their number
-    return keep_layers(source, stand_in(spec.keep or "", len(blocks_of(source))))
+    student = keep_layers(source, stand_in(spec.keep or "", depth))
+    return student, "new" if not trained else "whole" if len(blocks_of(student)) == depth else "cut"
 
 
 def _name_labels(student: Any, task: Task) -> None:

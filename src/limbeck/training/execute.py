@@ -13,7 +13,7 @@ from pathlib import Path
 from limbeck._internal.locks import locked
 from limbeck._internal.processes import join_processes, on_rank_zero
 from limbeck.errors import LimbeckError
-from limbeck.recipes.recipe import Recipe, StudentBlock
+from limbeck.recipes.recipe import Recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.training.assemble import check_stages_fit
 from limbeck.training.data_record import check_not_changed, data_named_by
@@ -82,7 +82,7 @@ def _run_stages(
             )
             session.describe(show_data and (number == 1 or stage.task != stages[number - 2].task))
             session.run()
-        student = StudentBlock(model=str(directory.path))
+        student = recipe.later_student(directory.path)
 
 
 def _check_finished(run: RunDirectory, stage: Recipe) -> None:

@@ -186,7 +186,7 @@ def _source(recipe: Recipe, parts: Parts) -> Any:
         source: Any = parts.require_teacher()
     else:
         set_seed(_SEED)  # of a new head
-        source = load_for_training(name, parts.task, parts.tokenizer)
+        source, _ = load_for_training(name, parts.task, parts.tokenizer)
     return source.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 

@@ -77,5 +77,6 @@ def _differences(ours: Any, theirs: Any, where: str = "") -> set[str]:
         keys = ours.keys() | theirs.keys()
         parts = [_differences(ours.get(key), theirs.get(key), f"{where}.{key}".lstrip(".")) for key in keys]
         return set().union(*parts)
-    chosen = ours == "auto" and where.endswith("task.max_length")  # which stands for what the run chose
+    # which stand for what the run chose
+    chosen = (ours == "auto" and where.endswith("task.max_length")) or (ours is None and where == "student.head")
     return set() if ours == theirs or chosen else {f"{where} ({theirs!r} there, {ours!r} now)"}
