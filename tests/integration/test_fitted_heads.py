@@ -74,8 +74,8 @@ def test_the_students_answers_are_those_of_scikit_learn(command, table_files, en
 
 @pytest.mark.parametrize("head", ["fitted", "kept", "fresh", None])
 def test_a_student_of_the_teachers_layers(command, table_files, teacher_folder, tmp_path, head):
-    asked = [f"student.head={head}"] if head else []
-    words = distill_words(table_files, teacher_folder, "--method", "kd", *STILL, *asked)
+    asked = f"student.head={head or 'null'}"
+    words = distill_words(table_files, teacher_folder, "--method", "kd", *STILL, asked)
     code, said = command("distill", *words, "-o", "run")
     assert code == 0, said
     start = read_json(tmp_path / "run" / "metrics.json")["start"]
@@ -134,7 +134,7 @@ def test_a_language_model_keeps_its_head(command, language_model, corpus, tmp_pa
 
 
 def test_a_stage_without_logits_leaves_the_head_to_the_next(command, table_files, teacher_folder, tmp_path):
-    words = distill_words(table_files, teacher_folder, "--method", "tinybert", *STILL)
+    words = distill_words(table_files, teacher_folder, "--method", "tinybert", *STILL, "student.head=null")
     code, said = command("distill", *words, "-o", "run")
     assert code == 0, said
     first, last = (read_json(tmp_path / part / "metrics.json")["start"] for part in ("run/stage-1", "run"))

@@ -87,13 +87,13 @@ def start_head(recipe: Recipe, parts: Parts, data: Data, head: Head, device: tor
 def _fitted(recipe: Recipe, parts: Parts, data: Data, record: dict[str, Any]) -> HeadStart:
     metric = parts.task.metrics[0]
     before = _validation_score(parts, data, metric) if parts.source_head in _TRAINED else None
+    # in batches of a size that is not the recipe's: several processes, with smaller ones, must get the same digits
     fitted = fit_head(
         parts.student,
         data.splits["train"],
         data.collate,
         parts.task.problem,
         metric=metric,
-        batch_size=data.batch_size,
         seed=recipe.seed,
         class_weights=parts.task.class_weights,
     )
