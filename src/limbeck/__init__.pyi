@@ -20,6 +20,7 @@ from .models.capture import Capture as Capture
 from .models.features import Features as Features
 from .models.features import Needs as Needs
 from .models.features import Wanted as Wanted
+from .models.fit_head import fit_head as fit_head
 from .models.layers import layer_map as layer_map
 from .models.students import keep_layers as keep_layers
 from .models.trimming import TrimmedVocabulary as TrimmedVocabulary

@@ -22,14 +22,14 @@ def recipe_values(
     keep: str = "first:2",
     **blocks: Any,
 ) -> dict[str, Any]:
-    """Return a recipe's values: two steps of a method on a student that is some of its teacher's layers.
+    """Return a recipe's values: two steps of a method on a student that is some of its teacher's layers and its head.
 
     ``task`` is a block or the two files of a table, ``method`` a block or a name; ``blocks`` replace whole blocks.
     """
     values: dict[str, Any] = {
         "task": task if isinstance(task, dict) else table_task(task),
         "teacher": {"model": str(teacher), "confirmed": True},  # most were never trained
-        "student": {"from": "teacher", "keep": keep},
+        "student": {"from": "teacher", "keep": keep, "head": "kept"},
         "method": {"name": method} if isinstance(method, str) else method,
         "train": {"max_steps": 2, "batch_size": 16},
     }
@@ -49,5 +49,5 @@ def table_words(files: tuple[Path, Path]) -> list[str]:
 
 def distill_words(files: tuple[Path, Path], teacher: Path, *more: Any) -> list[Any]:
     """Return the options of ``distill`` and ``cache`` for the job of ``recipe_values``."""
-    pair = ["--teacher", teacher, "teacher.confirmed=true", "--keep", "first:2"]
+    pair = ["--teacher", teacher, "teacher.confirmed=true", "--keep", "first:2", "student.head=kept"]
     return [*table_words(files), *pair, "--batch-size", 16, *more]

@@ -20,7 +20,7 @@ TRAIN = {"max_steps": 4, "batch_size": 8, "learning_rate": 3e-3, "eval_strategy"
 KEPT = {"save_strategy": "steps", "save_steps": 1, "save_total_limit": 10}
 FSD = {"name": "fsd", "memory": 4, "passes": 1}
 STILL = {"learning_rate": 1e-30}  # less than any weight can change by
-HALF, ALL = ({"from": "teacher", "keep": f"first:{depth}"} for depth in (2, 4))  # of four
+HALF, ALL = ({"from": "teacher", "keep": f"first:{depth}", "head": "kept"} for depth in (2, 4))  # of four
 CONFIG = {"config": {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}}
 RUNS = {
     "kd": {},

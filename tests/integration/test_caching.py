@@ -454,6 +454,7 @@ def test_auto_caches_where_it_pays_and_cleans_up(values, passes, always, monkeyp
     assert sorted(path.name for path in run.path.iterdir()) == [
         *("data.json", "environment.json", "history.jsonl", "metrics.json", "predictions.parquet", "recipe.yaml"),
         "stage-1",
+        "start.json",
         "student",
     ]
     assert not list(run.path.rglob("teacher-cache")) and not list(run.path.rglob("*-0000?.safetensors"))

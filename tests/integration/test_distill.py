@@ -32,7 +32,7 @@ def test_distil_then_reload_with_plain_transformers(limbeck, command, table_file
     run = tmp_path / "run"
     names = {path.name for path in run.iterdir()}
     files = {"recipe.yaml", "environment.json", "data.json", "history.jsonl", "metrics.json", "predictions.parquet"}
-    assert names == {*files, "student"}
+    assert names == {*files, "start.json", "student"}
 
     assert command("predict", "run", table_files[1], "-o", "predicted.csv")[0] == 0
     with (tmp_path / "predicted.csv").open() as file:
@@ -169,7 +169,7 @@ def test_a_run_ends_early_where_it_is_not_worth_finishing(table_files, teacher_f
     run = execute(wanted, tmp_path / "run", stop=after_two)
     assert asked == [(1, True), (2, True)] and not run.finished
     names = {path.name for path in run.path.iterdir()}
-    assert names == {"recipe.yaml", "environment.json", "data.json", "history.jsonl", "pruned.json"}
+    assert names == {"recipe.yaml", "environment.json", "data.json", "start.json", "history.jsonl", "pruned.json"}
     assert read_json(run.path / "pruned.json")["steps"] == 2 * 6
     # it can be done in full later, and being asked changes nothing
     execute(wanted, tmp_path / "run", resume=True, stop=lambda scores, maximise: False)

@@ -115,6 +115,15 @@ def distil(files, teacher, name, method, folder, cache="off", **train):
     return execute(load_recipe(values=values), folder)
 
 
+@pytest.mark.parametrize(("name", "metric"), [("tokens", "accuracy"), ("squad/2.0", "micro_f1")])
+def test_layers_are_compared_by_single_tokens(files, teachers, tmp_path, name, metric):
+    values = recipe_values(block(files, name), teachers(name).path, keep="best:1", train=TRAIN | {"max_steps": 1})
+    run = execute(load_recipe(values=values), tmp_path / "run")
+    found = read_json(run.path / "layers.json")
+    assert found["metric"] == metric and found["chosen"] in ([1], [2])
+    assert all(0 < candidate["score"] <= 1 for candidate in found["candidates"])
+
+
 @pytest.mark.parametrize(("name", "least"), [("tokens", 0.95), ("squad/1.1", 0.8), ("squad/2.0", 0.8)])
 def test_a_tiny_model_learns(teachers, name, least):
     """Learn what can be read off single words, for which labels, decoding and scores must fit together."""

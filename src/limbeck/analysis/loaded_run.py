@@ -25,7 +25,7 @@ from limbeck.models.features import Wanted
 from limbeck.models.finite import find_non_finite
 from limbeck.models.loading import load_fine_tuned
 from limbeck.recipes.method_block import MethodBlock, foreign_code
-from limbeck.recipes.recipe import Recipe, StudentBlock, load_recipe, load_without_code
+from limbeck.recipes.recipe import Recipe, load_recipe, load_without_code
 from limbeck.runs.data import check_data
 from limbeck.runs.directory import RunDirectory
 from limbeck.training.assemble import Data, Parts, assemble, load_data
@@ -142,7 +142,7 @@ def last_recipe(run: RunDirectory, overrides: Sequence[str], allow_code: bool) -
     stages = load(run.recipe).split()
     recipe = stages[-1]
     if len(stages) > 1:
-        started_from = StudentBlock(model=str(run.stage(len(stages) - 1).path))
+        started_from = recipe.later_student(run.stage(len(stages) - 1).path)
         recipe = recipe.model_copy(update={"student": started_from})
     if overrides:  # of the stage alone, so that the same words do for runs with and without stages
         recipe = load(values=yaml.safe_load(recipe.to_yaml()), overrides=overrides)

@@ -26,7 +26,13 @@ DataDir = Annotated[Path | None, typer.Option(help="The GLUE folder, or the task
 TaskName = Annotated[str | None, typer.Option(help="See 'limbeck tasks'.")]
 Teacher = Annotated[str | None, typer.Option(help="A fine-tuned model: run directory, folder or hub name.")]
 Student = Annotated[str | None, typer.Option(help="A student checkpoint: folder or hub name.")]
-Keep = Annotated[str | None, typer.Option(help="Build the student from the teacher's layers: first:6.")]
+Keep = Annotated[
+    str | None,
+    typer.Option(
+        help="Build the student from the teacher's layers: first:6, last:6, spread:6 (ends in the last), ends:6 (the "
+        "first ones and the last), best:6 (compared on training data), or a list: 4,8,12."
+    ),
+]
 MaxLength = Annotated[
     int | None,
     typer.Option(help="Longest text in tokens; longer ones are cut. Default: what holds 99% of the training texts."),

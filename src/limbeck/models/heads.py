@@ -115,6 +115,13 @@ def check_labels(source: str | Path, config: Any, task: Task) -> None:
     )
 
 
+def has_labels_of(config: Any, task: Task) -> bool:
+    """Tell whether a saved model's outputs may stand for the task's labels: as many, and not with other names."""
+    if config.num_labels != task.num_labels:
+        return False
+    return not task.label_names or has_generic_names(config) or tuple(config.id2label.values()) == task.label_names
+
+
 def has_generic_names(config: Any) -> bool:
     """Tell whether a model's labels have the names that transformers gives to those without: LABEL_0, LABEL_1, ..."""
     return dict(config.id2label) == {index: f"LABEL_{index}" for index in range(config.num_labels)}

@@ -6,6 +6,7 @@ into the weights, so that a plain linear layer computes the same from the featur
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +16,7 @@ import numpy as np
 from limbeck.metrics import METRICS, SMALLER_IS_BETTER
 
 LinearProblem = Literal["classification", "multi_label", "regression"]
+Scorer = Callable[[np.ndarray, np.ndarray], float]  # of logits and labels, more is better
 
 # What errors cost against large weights (scikit-learn's C; for ridge 1 / alpha), tried outwards from the middle.
 STRENGTHS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -45,25 +47,31 @@ def fit_linear(
     problem: LinearProblem,
     *,
     num_labels: int,
-    metric: str,
+    metric: str | Scorer,
     groups: Sequence[Any] | None = None,
     seed: int = 0,
     strengths: Sequence[float] = STRENGTHS,
+    intercept: bool = True,
+    class_weights: Sequence[float] | None = None,
 ) -> LinearModel:
     """Fit logistic regression (of each label alone for ``multi_label``), or ridge regression, to ``features`` (N, D).
 
     ``labels`` are class indices, rows of 0 and 1, or numbers. Rows of one group (equal texts, tokens of one sentence)
-    are never on both sides of a fold. One strength in ``strengths`` is taken without a search.
+    are never on both sides of a fold. One strength in ``strengths`` is taken without a search. Without ``intercept``
+    the bias is 0, for layers that have none. ``class_weights`` multiply the loss of a row of that class (of
+    ``multi_label``: of a label that is there).
     """
     features = np.asarray(features, dtype=np.float32)
     labels = np.asarray(labels, dtype=np.int64 if problem == "classification" else np.float64)
-    sides = fold_numbers(len(features), groups, seed)
+    fit = _Fit(problem, num_labels, intercept, None if class_weights is None else np.asarray(class_weights))
+    scorer = metric if callable(metric) else lambda logits, truth: _score(logits, truth, problem, metric)
+    folds = fold_numbers(len(features), groups, seed)
 
     def cross_validated(strength: float) -> float:
-        return _cross_validate(features, labels, problem, num_labels, metric, sides, strength)
+        return _cross_validate(features, labels, fit, scorer, folds, strength)
 
     strength, score = _climb(cross_validated, strengths, metric not in SMALLER_IS_BETTER)
-    weight, bias = _fit_scaled(features, labels, problem, num_labels, strength)
+    weight, bias = fit(features, labels, strength)
     return LinearModel(weight, bias, strength, score)
 
 
@@ -103,56 +111,93 @@ def _climb(score: Callable[[float], float], strengths: Sequence[float], larger: 
 
 
 def _cross_validate(
-    features: np.ndarray,
-    labels: np.ndarray,
-    problem: LinearProblem,
-    num_labels: int,
-    metric: str,
-    folds: np.ndarray,
-    strength: float,
+    features: np.ndarray, labels: np.ndarray, fit: _Fit, scorer: Scorer, folds: np.ndarray, strength: float
 ) -> float:
     """Answer each fold by a model fitted to the others, and score all answers together."""
     if len(np.unique(folds)) < 2:
         return float("nan")
-    logits = np.empty((len(features), num_labels))
+    logits = np.empty((len(features), fit.num_labels))
     for fold in np.unique(folds):
         held = folds == fold
-        weight, bias = _fit_scaled(features[~held], labels[~held], problem, num_labels, strength)
+        weight, bias = fit(features[~held], labels[~held], strength)
         logits[held] = features[held] @ weight.T + bias
+    return scorer(logits, labels)
+
+
+def _score(logits: np.ndarray, labels: np.ndarray, problem: LinearProblem, metric: str) -> float:
     return METRICS[metric](linear_predictions(logits, problem), labels)
 
 
-def _fit_scaled(
-    features: np.ndarray, labels: np.ndarray, problem: LinearProblem, num_labels: int, strength: float
-) -> tuple[np.ndarray, np.ndarray]:
+@dataclass(frozen=True)
+class _Fit:
     """Fit to standardised features, and return weight and bias for the features as they are."""
-    mean = features.mean(0, dtype=np.float64)
-    deviation = features.std(0, dtype=np.float64)
-    flat = deviation <= _SMALLEST_SCALE * deviation.max(initial=0.0)
-    scale = np.where(flat, 0.0, 1.0 / np.where(flat, 1.0, deviation))
-    scaled = ((features - mean) * scale).astype(np.float32)
-    weight, bias = _FITS[problem](scaled, labels, num_labels, strength)
-    weight = weight * scale
-    return weight, bias - weight @ mean
 
+    problem: LinearProblem
+    num_labels: int
+    intercept: bool
+    class_weights: np.ndarray | None
 
-def _fit_classes(
-    scaled: np.ndarray, labels: np.ndarray, num_labels: int, strength: float
-) -> tuple[np.ndarray, np.ndarray]:
-    present, counts = np.unique(labels, return_counts=True)
-    weight, bias = np.zeros((num_labels, scaled.shape[1])), _log_shares(labels, num_labels)
-    if len(present) == 1:  # nothing to tell apart
+    def __call__(self, features: np.ndarray, labels: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
+        mean = features.mean(0, dtype=np.float64)
+        deviation = features.std(0, dtype=np.float64)
+        flat = deviation <= _SMALLEST_SCALE * deviation.max(initial=0.0)
+        scale = np.where(flat, 0.0, 1.0 / np.where(flat, 1.0, deviation))
+        moved = features - mean if self.intercept else features  # without a bias nothing could undo the move
+        scaled = (moved * scale).astype(np.float32)
+        fits = {"classification": self._classes, "multi_label": self._each_label, "regression": self._numbers}
+        weight, bias = fits[self.problem](scaled, labels, strength)
+        weight = weight * scale
+        if self.intercept:
+            return weight, bias - weight @ mean
+        # what only a bias can say (a class without rows), as well as the features' mean can say it
+        return weight + np.outer(bias, mean / max(float(mean @ mean), 1e-12)), np.zeros_like(bias)
+
+    def _classes(self, scaled: np.ndarray, labels: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
+        present, counts = np.unique(labels, return_counts=True)
+        weight, bias = np.zeros((self.num_labels, scaled.shape[1])), _log_shares(labels, self.num_labels)
+        if len(present) == 1:  # nothing to tell apart
+            return weight, bias
+        weights = None if self.class_weights is None else {name: self.class_weights[name] for name in present.tolist()}
+        fitted = self._logistic(scaled, labels, strength, weights)
+        coefficients, intercepts = fitted.coef_, np.broadcast_to(fitted.intercept_, len(fitted.coef_))
+        if len(present) == 2:
+            coefficients, intercepts = _as_two_classes(coefficients, intercepts)
+        weight[present] = coefficients
+        bias[present] = intercepts
+        absent = np.setdiff1d(np.arange(self.num_labels), present)
+        bias[absent] = intercepts.min() - np.log(2.0 * counts.min())  # below the rarest that was seen
         return weight, bias
-    fitted = _logistic(scaled, labels, strength)
-    if len(present) == 2:
-        coefficients, intercepts = _as_two_classes(fitted.coef_, fitted.intercept_)
-    else:
-        coefficients, intercepts = fitted.coef_, fitted.intercept_
-    weight[present] = coefficients
-    bias[present] = intercepts
-    absent = np.setdiff1d(np.arange(num_labels), present)
-    bias[absent] = intercepts.min() - np.log(2.0 * counts.min())  # below the rarest that was seen
-    return weight, bias
+
+    def _each_label(self, scaled: np.ndarray, labels: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
+        weight, bias = np.zeros((self.num_labels, scaled.shape[1])), np.zeros(self.num_labels)
+        for number, column in enumerate(labels.astype(np.int64).T):
+            if column.min() == column.max():
+                share = (column.sum() + 0.5) / (len(column) + 1)
+                bias[number] = np.log(share / (1 - share))
+            else:
+                weights = None if self.class_weights is None else {0: 1.0, 1: self.class_weights[number]}
+                fitted = self._logistic(scaled, column, strength, weights)
+                weight[number], bias[number] = fitted.coef_[0], np.ravel(fitted.intercept_)[0]
+        return weight, bias
+
+    def _logistic(self, scaled: np.ndarray, labels: np.ndarray, strength: float, weights: Any) -> Any:
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # a start for training need not be the last digit
+            model = LogisticRegression(
+                C=strength, max_iter=_ITERATIONS, fit_intercept=self.intercept, class_weight=weights
+            )
+            return model.fit(scaled, labels)
+
+    def _numbers(self, scaled: np.ndarray, labels: np.ndarray, strength: float) -> tuple[np.ndarray, np.ndarray]:
+        from sklearn.linear_model import Ridge
+
+        fitted = Ridge(alpha=1 / strength, fit_intercept=self.intercept).fit(
+            scaled, labels.reshape(len(labels), -1)[:, 0]
+        )
+        return fitted.coef_[None].astype(np.float64), np.atleast_1d(np.float64(fitted.intercept_))
 
 
 def _as_two_classes(weight: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -164,40 +209,3 @@ def _log_shares(labels: np.ndarray, num_labels: int) -> np.ndarray:
     counts = np.bincount(labels, minlength=num_labels) + 0.5
     shares: np.ndarray = np.log(counts / counts.sum())
     return shares
-
-
-def _fit_each_label(
-    scaled: np.ndarray, labels: np.ndarray, num_labels: int, strength: float
-) -> tuple[np.ndarray, np.ndarray]:
-    weight, bias = np.zeros((num_labels, scaled.shape[1])), np.zeros(num_labels)
-    for number, column in enumerate(labels.astype(np.int64).T):
-        if column.min() == column.max():
-            share = (column.sum() + 0.5) / (len(column) + 1)
-            bias[number] = np.log(share / (1 - share))
-        else:
-            fitted = _logistic(scaled, column, strength)
-            weight[number], bias[number] = fitted.coef_[0], fitted.intercept_[0]
-    return weight, bias
-
-
-def _logistic(scaled: np.ndarray, labels: np.ndarray, strength: float) -> Any:
-    import warnings
-
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # a start for training need not be the last digit
-        return LogisticRegression(C=strength, max_iter=_ITERATIONS).fit(scaled, labels)
-
-
-def _fit_numbers(
-    scaled: np.ndarray, labels: np.ndarray, num_labels: int, strength: float
-) -> tuple[np.ndarray, np.ndarray]:
-    from sklearn.linear_model import Ridge
-
-    fitted = Ridge(alpha=1 / strength).fit(scaled, labels.reshape(len(labels), -1)[:, 0])
-    return fitted.coef_[None].astype(np.float64), np.atleast_1d(np.float64(fitted.intercept_))
-
-
-_FITS = {"classification": _fit_classes, "multi_label": _fit_each_label, "regression": _fit_numbers}

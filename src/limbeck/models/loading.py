@@ -17,6 +17,7 @@ from limbeck.models.families import family_of, positions_follow_padding
 from limbeck.models.finite import check_finite_weights
 from limbeck.models.heads import (
     check_labels,
+    has_labels_of,
     label_config,
     model_class,
     no_trained_head,
@@ -26,6 +27,7 @@ from limbeck.models.heads import (
 from limbeck.problems import Problem
 from limbeck.protocols import Model, Tokenizer
 from limbeck.runs.directory import RunDirectory
+from limbeck.runs.files import read_mapping
 from limbeck.tasks.task import Task
 
 # the last two: a config.json whose values have other types than transformers expects
@@ -62,11 +64,22 @@ def load_tokenizer(source: str | Path, **options: Any) -> Tokenizer:
     return tokenizer
 
 
-def load_for_training(source: str | Path, task: Task, tokenizer: Tokenizer) -> Model:
-    """Load a model to fine-tune on the task; its head is made anew where the checkpoint has none that fits."""
-    model, _ = _load_model(source, task.problem, ignore_mismatched_sizes=True, **label_config(task))
+def load_for_training(source: str | Path, task: Task, tokenizer: Tokenizer) -> tuple[Model, bool]:
+    """Load a model to fine-tune on the task, and tell whether the checkpoint has a trained head for it.
+
+    Where there is none that fits, the head is made anew.
+    """
+    model, missing = _load_model(source, task.problem, ignore_mismatched_sizes=True, **label_config(task))
     _use_padding(source, model, tokenizer)
-    return model
+    inside = f"{model.base_model_prefix}."
+    trained = all(name.startswith(inside) for name in missing) and other_saved_head(model) is None
+    return model, trained and has_labels_of(load_config(source), task) and _was_trained(source)
+
+
+def _was_trained(source: str | Path) -> bool:
+    """Tell whether a run's method trained the head; one that compares hidden states alone does not."""
+    run = RunDirectory(Path(source))
+    return not run.start.is_file() or bool(read_mapping(run.start).get("trained", True))
 
 
 def load_fine_tuned(source: str | Path, task: Task | None = None) -> Model:
@@ -177,7 +190,7 @@ def _load_model(source: str | Path, problem: Problem, **options: Any) -> tuple[A
     if names:
         vars(model).pop("_weight_conversions", None)  # else the model would be saved with the names turned back
     check_finite_weights(source, model)
-    return model, sorted(info["missing_keys"])
+    return model, sorted({*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])})
 
 
 def _load(loader: Any, source: str, **options: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
@@ -12,31 +12,12 @@ from transformers import AutoConfig
 from limbeck.errors import ModelError, RecipeError, unknown
 from limbeck.models.families import FAMILIES, blocks_of, family_of
 from limbeck.models.heads import model_class
-from limbeck.models.layers import layer_map
 from limbeck.problems import Problem
 from limbeck.protocols import Model
 
-# from the names of ``keep`` to those of layer maps, whose teacher's side is kept
-_KEEP = {"first": "bottom", "last": "top", "uniform": "uniform"}
-
-
-def layers_to_keep(keep: str | Sequence[int], depth: int) -> list[int]:
-    """List the blocks, from 1 on, that ``first:6``, ``last:6``, ``uniform:6`` or ``[1, 3, 5]`` keeps of ``depth``."""
-    if not isinstance(keep, str):
-        layers = list(keep)
-        if not layers or layers != sorted(set(layers)) or not 1 <= layers[0] <= layers[-1] <= depth:
-            raise RecipeError(
-                f"student.keep: {layers} must be increasing block numbers from 1 to {depth}, the source's depth."
-            )
-        return layers
-    strategy, _, count = keep.partition(":")
-    if strategy not in _KEEP or not count.isdecimal() or int(count) < 1:
-        raise RecipeError(
-            f"student.keep: '{keep}' is not understood. Write first:N, last:N, uniform:N or a list such as [1, 3, 5]."
-        )
-    if int(count) > depth:
-        raise RecipeError(f"student.keep: '{keep}' asks for {count} layers, but the source has {depth}.")
-    return [source for _, source in layer_map(_KEEP[strategy], int(count), depth)]
+# What head of the task a student's source has: one of a whole model, one of a model that lost layers, none beside
+# pre-trained layers (so that a new one was made), or none at all.
+SourceHead = Literal["whole", "cut", "new", "random"]
 
 
 def keep_layers(source: Model, layers: Sequence[int]) -> Model:

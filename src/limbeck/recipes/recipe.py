@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 from limbeck._internal import own_code
 from limbeck._internal import yaml as plain_yaml
 from limbeck.errors import RecipeError, shorten
+from limbeck.models.kept_layers import parse_keep
 from limbeck.options import Mistake, OpenBlock, check, check_options
 from limbeck.recipes.files import RecipeText, read_recipe, set_value
 from limbeck.recipes.method_block import CodePolicy, MethodBlock, check_method
@@ -81,16 +82,29 @@ class TeacherBlock(_Block):
         return None if self.cache in ("auto", "off") else Path(self.cache)
 
 
+Head = Literal["fitted", "fresh", "kept"]
+
+
 class StudentBlock(_Block):
-    """Say what the student is: ``{from: teacher, keep: "first:6"}``, ``{model: ...}`` or ``{config: {...}}``."""
+    """Say what the student is: ``{from: teacher, keep: "first:6"}``, ``{model: ...}`` or ``{config: {...}}``.
+
+    ``head`` is its start: ``fitted`` to the training rows, ``fresh`` at random, or ``kept`` as the source has it (and
+    fresh where it has none). Without, what suits the source.
+    """
 
     from_: Named | None = Field(default=None, alias="from")
     keep: str | list[PositiveInt] | None = None
     model: Named | None = None
     config: dict[str, Any] | None = None
     tokenizer: Named | None = None
+    head: Head | None = None
     vocabulary: Literal["whole", "trimmed"] = "whole"  # trimmed: only the pieces that the training texts use
     vocabulary_texts: Named | None = None  # a text file whose pieces are kept too
+
+    @pydantic.field_validator("keep", mode="before")
+    @classmethod
+    def _layers(cls, value: Any) -> Any:
+        return None if value is None else parse_keep(value)
 
     @pydantic.model_validator(mode="after")
     def _one_source(self) -> StudentBlock:
@@ -151,6 +165,20 @@ class Recipe(_Block):
         """Write every setting, defaults included, as a recipe that runs the same again."""
         values = self.model_dump(by_alias=True, exclude_none=True, exclude=set(BLOCKS) if self.stages else None)
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+    def later_student(self, folder: Path) -> StudentBlock:
+        """Return the student of a later stage: what an earlier one left in ``folder``, with its head."""
+        # one that a new kind of task needs is fitted, unless the recipe wants none of that
+        return StudentBlock(model=str(folder), head=None if self.student.head in (None, "fitted") else "kept")
+
+    def with_head(self, head: Head | None) -> Recipe:
+        """Return the recipe with the start of the head that was chosen, where it leaves that open.
+
+        With stages, each stage's own recipe has it.
+        """
+        if self.stages is not None or self.student.head is not None or head is None:
+            return self
+        return self.model_copy(update={"student": self.student.model_copy(update={"head": head})})
 
     def settled(self, max_length: int) -> Recipe:
         """Return the recipe with the length that was chosen, where the last (or only) stage left it open."""

@@ -132,7 +132,8 @@ def make_rivals(asked: Asked, folders: Sequence[RivalsFolder], data: Task | None
 
 def _frozen(task: Task, block: TaskBlock, asked: Asked) -> tuple[list[Rival], str]:
     tokenizer = load_tokenizer(asked.model)
-    model = load_for_training(asked.model, task, tokenizer).to("cuda" if torch.cuda.is_available() else "cpu")
+    model, _ = load_for_training(asked.model, task, tokenizer)
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     depth = len(blocks_of(model))
     layers = sorted({layer for layer in asked.depths if 0 < layer < depth} | {depth})
     length = None if block.max_length == "auto" else checked_length(block.max_length, model)

@@ -35,9 +35,19 @@ class RunDirectory:
         return self.path / "data.json"
 
     @property
+    def layer_choice(self) -> Path:
+        """Locate the sets of layers that were compared where the student's layers were chosen by measuring."""
+        return self.path / "layers.json"
+
+    @property
     def history(self) -> Path:
         """Locate the log of the training, one JSON object a line."""
         return self.path / "history.jsonl"
+
+    @property
+    def start(self) -> Path:
+        """Locate what the student's head was before the first step."""
+        return self.path / "start.json"
 
     @property
     def results(self) -> Path:
@@ -119,10 +129,12 @@ class RunDirectory:
 
     def holds(self, file: Path) -> bool:
         """Tell whether a file is a part of this run, if there is one."""
-        files = (self.recipe, self.environment, self.data, self.history, self.results, self.pruned, self.predictions())
+        before = (self.recipe, self.environment, self.data, self.layer_choice, self.start)
+        files = (*before, self.history, self.results, self.pruned)
         working = (self.checkpoints, self.teacher_cache, self.prepared, self.bad_batch)
         folders = (self.student, *working, self.analysis, self.rivals)
-        own = file in (*files, *self.other_predictions().values()) or any(folder in file.parents for folder in folders)
+        predictions = (self.predictions(), *self.other_predictions().values())
+        own = file in (*files, *predictions) or any(folder in file.parents for folder in folders)
         return own and self.exists
 
     @property
@@ -202,6 +214,11 @@ class StudyDirectory:
     def rivals(self) -> Path:
         """Locate the folder of the trivial models that the students are compared with, by task."""
         return self.path / _RIVALS
+
+    @property
+    def layer_choices(self) -> Path:
+        """Locate the folder of the choices of layers that runs with the same teacher and data share."""
+        return self.path / "layers"
 
     @property
     def runs(self) -> Path:

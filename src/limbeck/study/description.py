@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from limbeck._internal.files import file_name
 from limbeck.recipes.files import read_recipe, set_value
-from limbeck.recipes.recipe import Recipe
+from limbeck.recipes.recipe import Head, Recipe
 
 Source = Annotated[str, pydantic.AfterValidator(os.path.expanduser)]  # a folder or a name on the hub
 GridPoint = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
@@ -42,6 +42,7 @@ class StudyTeacher(_Block):
     cache: Literal["auto", "off"] = "auto"
     cache_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     confirmed: bool = False  # as in a recipe
+    head: Head | None = None  # that fine-tuning starts with, as of a recipe's student
 
     @pydantic.field_validator("cache", mode="before")
     @classmethod
@@ -147,7 +148,7 @@ class Study(_Block):
             return None
         return {
             "task": self._task_block(task, {}),
-            "student": {"model": teacher.model},
+            "student": {"model": teacher.model} | ({"head": teacher.head} if teacher.head is not None else {}),
             "method": {"name": "ft"},
             "train": copy.deepcopy(teacher.train),
             "seed": teacher.seed,

@@ -14,8 +14,9 @@ import torch
 from limbeck.errors import LimbeckError
 from limbeck.models.families import blocks_of
 from limbeck.models.heads import model_class
+from limbeck.models.kept_layers import stand_in
 from limbeck.models.loading import count_parameters, load_config, load_tokenizer
-from limbeck.models.students import from_config, layers_to_keep
+from limbeck.models.students import from_config
 from limbeck.rivals.frozen import FROZEN_ROWS
 from limbeck.runs.directory import RunDirectory
 from limbeck.study.plan import Plan
@@ -129,7 +130,7 @@ def _student_size(block: str, source: str) -> _Size:
     if values.get("from") and values.get("keep"):
         whole = _model_size(source if values["from"] == "teacher" else values["from"])
         depth = int(load_config(source if values["from"] == "teacher" else values["from"]).num_hidden_layers)
-        blocks = whole.blocks * len(layers_to_keep(values["keep"], depth)) // depth
+        blocks = whole.blocks * len(stand_in(values["keep"], depth)) // depth
         return _Size(blocks, whole.all - whole.blocks + blocks)
     if values.get("model"):
         return _model_size(values["model"])

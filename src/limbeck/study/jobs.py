@@ -22,7 +22,7 @@ from limbeck._internal.machine import disk_full
 from limbeck._internal.progress import QUIET
 from limbeck.errors import LimbeckError, RunError
 from limbeck.recipes.recipe import load_recipe
-from limbeck.runs.directory import RunDirectory
+from limbeck.runs.directory import RunDirectory, StudyDirectory
 from limbeck.runs.files import read_mapping
 from limbeck.runs.reader import read_history, read_recipe
 from limbeck.study.search import falls_behind
@@ -94,7 +94,9 @@ class TrainJob(Job):
             shutil.rmtree(folder)
         stop = partial(falls_behind, earlier) if earlier is not None else None
         pause = self.until if self.until < 1 else None
-        execute(load_recipe(values=self.values), folder, resume=True, stop=stop, pause_after=pause)
+        choices = StudyDirectory(Path(self.study)).layer_choices
+        recipe = load_recipe(values=self.values)
+        execute(recipe, folder, resume=True, stop=stop, pause_after=pause, layer_choices=choices)
         if self.weights == "removed":
             self.delete_students()
 

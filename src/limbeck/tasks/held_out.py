@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 HASH_RANGE = 2**64
 Group = tuple[int, list[int]]  # the hash of a text, and the rows that have it
@@ -22,6 +23,16 @@ def text_key(*texts: str) -> str:
 def content_hash(key: str, seed: int = 0) -> int:
     """Return a number below ``HASH_RANGE`` that follows from the key and the seed, on every machine."""
     return int.from_bytes(hashlib.blake2b(f"{seed}:{key}".encode(), digest_size=8).digest(), "big")
+
+
+def contents_of(encoded: Any) -> list[str]:
+    """Return what equal encoded rows share, the windows over one text together: a quiz must not ask what was taught."""
+    owners = encoded["example"][:] if "example" in encoded.column_names else range(len(encoded))
+    tokens: dict[int, list[str]] = {}
+    for owner, ids in zip(owners, encoded["input_ids"][:], strict=True):
+        tokens.setdefault(owner, []).append(" ".join(map(str, ids)))
+    joined = {owner: "\n".join(parts) for owner, parts in tokens.items()}
+    return [joined[owner] for owner in owners]
 
 
 def choose_rows(keys: Sequence[str], share: float, seed: int, classes: Sequence[int] | None = None) -> list[int]:

@@ -19,6 +19,7 @@ from limbeck.methods import find_method
 from limbeck.models.families import blocks_of, family_of
 from limbeck.models.features import Needs
 from limbeck.models.heads import has_generic_names, label_config
+from limbeck.models.kept_layers import stand_in
 from limbeck.models.loading import (
     checked_length,
     count_parameters,
@@ -27,13 +28,13 @@ from limbeck.models.loading import (
     load_tokenizer,
     longest_input,
 )
-from limbeck.models.students import check_not_deeper, from_config, keep_layers, layers_to_keep
+from limbeck.models.students import SourceHead, check_not_deeper, from_config, keep_layers
 from limbeck.protocols import EncodedData, Model, Tokenizer
 from limbeck.recipes.recipe import Recipe
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
 from limbeck.tasks.encode import Collator
-from limbeck.tasks.held_out import choose_rows
+from limbeck.tasks.held_out import choose_rows, contents_of
 from limbeck.tasks.task import Encoding, Task
 from limbeck.training.vocabulary import NamedTeacher, Trimming, fit_to_student, trim_parts
 
@@ -54,6 +55,7 @@ class Parts:
     distiller: Distiller
     max_length: int
     why_this_length: str  # empty where the recipe gives it
+    source_head: SourceHead
     trimming: Trimming | None = None
     named_teacher: NamedTeacher | None = None  # where ``teacher`` is a trimmed copy
 
@@ -105,14 +107,15 @@ def assemble(recipe: Recipe, like: Tokenizer | None = None) -> Parts:
     teacher, no_head = load_teacher(recipe.teacher.model, task) if recipe.teacher else (None, None)
     named = teacher
     tokenizer, teacher, trimming = _tokenizer(recipe, task, teacher)
-    student = _student(recipe, task, teacher, tokenizer)
+    student, source_head = _student(recipe, task, teacher, tokenizer)
     _name_labels(student, task)
     if recipe.student.vocabulary == "trimmed":
         tokenizer, student, teacher, trimming = trim_parts(recipe, task, tokenizer, student, teacher, like)
     method, distiller = _distiller(recipe, task, student, teacher, no_head)
     length, reason = _max_length(recipe, task, tokenizer, student, teacher)
     named_teacher = NamedTeacher.of(named) if named is not None and teacher is not named else None
-    return Parts(task, tokenizer, student, teacher, method, distiller, length, reason, trimming, named_teacher)
+    models = (task, tokenizer, student, teacher, method, distiller)
+    return Parts(*models, length, reason, source_head, trimming, named_teacher)
 
 
 def check_stages_fit(stages: list[Recipe]) -> None:
@@ -225,7 +228,7 @@ def _hold_out(train: Any, share: float, recipe: Recipe) -> dict[str, Any]:
     """Split off a seeded share of the training data, equal ones together; the validation data are never touched."""
     if isinstance(train, torch.utils.data.IterableDataset):
         raise RecipeError(f"{recipe.method.name} holds out examples, which a stream of text does not allow.")
-    held = choose_rows(_contents(train), share, recipe.seed)
+    held = choose_rows(contents_of(train), share, recipe.seed)
     if not 0 < len(held) < len(train):
         raise RecipeError(
             f"{recipe.method.name} would hold out all or none of the {len(train)} training examples, which are too few "
@@ -233,15 +236,6 @@ def _hold_out(train: Any, share: float, recipe: Recipe) -> dict[str, Any]:
         )
     kept = sorted(set(range(len(train))) - set(held))
     return {"train": train.select(kept), HELD_OUT: train.select(held)}
-
-
-def _contents(train: Any) -> list[str]:
-    """Return what equal examples share, the windows over one text together: a quiz must not ask what was taught."""
-    owners = train["example"][:] if "example" in train.column_names else range(len(train))
-    tokens: dict[int, list[str]] = {}
-    for owner, ids in zip(owners, train["input_ids"][:], strict=True):
-        tokens.setdefault(owner, []).append(" ".join(map(str, ids)))
-    return ["\n".join(tokens[owner]) for owner in owners]
 
 
 def _tokenizer(recipe: Recipe, task: Task, teacher: Model | None) -> tuple[Tokenizer, Model | None, Trimming | None]:
@@ -256,10 +250,11 @@ def _tokenizer(recipe: Recipe, task: Task, teacher: Model | None) -> tuple[Token
     return fit_to_student(load_tokenizer(own), teacher, tokenizer, task)
 
 
-def _student(recipe: Recipe, task: Task, teacher: Model | None, tokenizer: Tokenizer) -> Model:
+def _student(recipe: Recipe, task: Task, teacher: Model | None, tokenizer: Tokenizer) -> tuple[Model, SourceHead]:
     spec = recipe.student
     if spec.model is not None:
-        return load_for_training(spec.model, task, tokenizer)
+        model, trained = load_for_training(spec.model, task, tokenizer)
+        return model, "whole" if trained else "new"
     if spec.config is not None:
         inherited = label_config(task) | {
             "vocab_size": len(tokenizer),
@@ -267,9 +262,16 @@ def _student(recipe: Recipe, task: Task, teacher: Model | None, tokenizer: Token
             "bos_token_id": tokenizer.bos_token_id,
             "eos_token_id": tokenizer.eos_token_id,
         }
-        return from_config(spec.config, teacher.config if teacher is not None else None, task.problem, **inherited)
-    source: Any = teacher if spec.from_ == "teacher" else load_for_training(spec.from_ or "", task, tokenizer)
-    return keep_layers(source, layers_to_keep(spec.keep or "", len(blocks_of(source))))
+        base = teacher.config if teacher is not None else None
+        return from_config(spec.config, base, task.problem, **inherited), "random"
+    source: Any
+    source, trained = (
+        (teacher, True) if spec.from_ == "teacher" else load_for_training(spec.from_ or "", task, tokenizer)
+    )
+    depth = len(blocks_of(source))
+    # a training has put the layers that it chose in the place of best:N; who estimates or checks needs their number
+    student = keep_layers(source, stand_in(spec.keep or "", depth))
+    return student, "new" if not trained else "whole" if len(blocks_of(student)) == depth else "cut"
 
 
 def _name_labels(student: Any, task: Task) -> None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from limbeck._internal.locks import locked
 from limbeck._internal.processes import join_processes, on_rank_zero
 from limbeck.errors import LimbeckError
-from limbeck.recipes.recipe import Recipe, StudentBlock
+from limbeck.recipes.recipe import Recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.training.assemble import check_stages_fit
 from limbeck.training.data_record import check_not_changed, data_named_by
+from limbeck.training.layer_choosing import LayerChoice, settle_layers
 from limbeck.training.output import check_output, create_run
 from limbeck.training.session import TrainingSession
 from limbeck.training.trainer import Stop
@@ -32,12 +33,15 @@ def execute(
     show_data: bool = True,
     stop: Stop | None = None,
     pause_after: float | None = None,
+    layer_choices: Path | None = None,
 ) -> RunDirectory:
     """Run a recipe into ``output``; with ``resume``, continue from the last complete checkpoint there.
 
     ``stop`` sees the scores of the evaluations so far, and whether more is better; where it says so, the run ends
     without results (``pruned.json`` instead of ``metrics.json``). ``pause_after``, a share of the last stage's steps,
     leaves the run there with a score in its history, to be resumed.
+    Runs that share the folder ``layer_choices`` compare layers (``student.keep: best:6``) once for the same teacher and
+    data.
 
     Nothing is written before the recipe, the data and the models have been found to fit together. Processes that a
     launcher started train together; the first one writes.
@@ -54,17 +58,22 @@ def execute(
         else:
             if run.results.is_file():
                 logger.warning("%s was finished, but %s. It is trained again.", run.path, run.why_unfinished())
-            _run_stages(recipe, run, show_data, stop, pause_after)
+            recipe, layers = on_rank_zero(lambda: settle_layers(recipe, run, layer_choices))
+            _run_stages(recipe, run, show_data, (stop, pause_after), layers)
     return run
 
 
 def _run_stages(
-    recipe: Recipe, run: RunDirectory, show_data: bool, stop: Stop | None, pause_after: float | None
+    recipe: Recipe,
+    run: RunDirectory,
+    show_data: bool,
+    ends_early: tuple[Stop | None, float | None],
+    layers: LayerChoice | None,
 ) -> None:
     stages = recipe.split()
     if len(stages) > 1:
         check_stages_fit(stages)
-        on_rank_zero(lambda: create_run(run, recipe))
+        on_rank_zero(lambda: create_run(run, recipe, layers))
     student = recipe.student
     for number, stage in enumerate(stages, start=1):
         if len(stages) > 1:
@@ -75,11 +84,11 @@ def _run_stages(
             on_rank_zero(lambda at=directory, done=stage: _check_finished(at, done))  # type: ignore[misc]
         else:
             stage = stage.model_copy(update={"student": student})
-            ends_early = (stop, pause_after) if last else (None, None)
-            session = TrainingSession(stage, directory, recipe if last else stage, *ends_early)
+            of_last = (*ends_early, layers) if last else ()
+            session = TrainingSession(stage, directory, recipe if last else stage, *of_last)
             session.describe(show_data and (number == 1 or stage.task != stages[number - 2].task))
             session.run()
-        student = StudentBlock(model=str(directory.path))
+        student = recipe.later_student(directory.path)
 
 
 def _check_finished(run: RunDirectory, stage: Recipe) -> None:

@@ -14,6 +14,7 @@ from limbeck.recipes.recipe import Recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.runs.reader import read_recipe
 from limbeck.training.environment import environment
+from limbeck.training.layer_choosing import LayerChoice, with_known_layers
 
 
 def check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
@@ -21,7 +22,7 @@ def check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
     if run.path.is_file():
         raise RunError(f"{run.path} is a file; --output must be a folder.")
     refuse_links(run.path)
-    if not run.path.is_dir() or holds_nothing(run.path):
+    if not run.path.is_dir() or holds_nothing(run.path, beside=(run.layer_choice.name,)):
         return
     if not run.recipe.is_file():
         raise RunError(f"{run.path} holds other files and is no run directory. Choose another --output.")
@@ -30,8 +31,8 @@ def check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
         raise RunError(
             f"{run.path} already holds {state}. Choose another --output, or add --resume to continue the same recipe."
         )
-    ours = plain_yaml.load(recipe.to_yaml())
     theirs = _recipe_in(run)
+    ours = plain_yaml.load(with_known_layers(recipe, run).to_yaml())
     # where the teacher's features are kept changes no result, and must change where a disk is full; to confirm a
     # teacher does neither
     free = ("teacher.cache", "teacher.confirmed")
@@ -45,13 +46,15 @@ def check_output(run: RunDirectory, recipe: Recipe, resume: bool) -> None:
         )
 
 
-def create_run(run: RunDirectory, recipe: Recipe) -> None:
-    """Make the folder of a run, with its recipe and what its results may depend on."""
+def create_run(run: RunDirectory, recipe: Recipe, layers: LayerChoice | None = None) -> None:
+    """Make the folder of a run, with its recipe, how its layers were chosen, and what its results may depend on."""
     try:
         make_folder(run.path)
     except OSError as error:
         raise RunError(f"{run.path} cannot be made: {error.strerror}. Choose another --output.") from error
     run.pruned.unlink(missing_ok=True)
+    if layers is not None:  # before the recipe, whose layers it explains
+        write_text(run.layer_choice, layers.to_json())
     write_text(run.recipe, recipe.to_yaml())
     remove_leftovers(run.path)  # which is a run directory now
     write_text(run.environment, json.dumps(environment(), indent=2) + "\n")
@@ -74,5 +77,6 @@ def _differences(ours: Any, theirs: Any, where: str = "") -> set[str]:
         keys = ours.keys() | theirs.keys()
         parts = [_differences(ours.get(key), theirs.get(key), f"{where}.{key}".lstrip(".")) for key in keys]
         return set().union(*parts)
-    chosen = ours == "auto" and where.endswith("task.max_length")  # which stands for what the run chose
+    # which stand for what the run chose
+    chosen = (ours == "auto" and where.endswith("task.max_length")) or (ours is None and where == "student.head")
     return set() if ours == theirs or chosen else {f"{where} ({theirs!r} there, {ours!r} now)"}

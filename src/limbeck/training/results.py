@@ -10,6 +10,7 @@ from limbeck.inference.logits import dev_loss, predict_logits
 from limbeck.models.loading import count_parameters
 from limbeck.recipes.recipe import Recipe
 from limbeck.runs.directory import RunDirectory
+from limbeck.runs.files import read_mapping
 from limbeck.tasks.task import Logits, named_after_split
 from limbeck.tasks.writing import write_table
 from limbeck.training.assemble import Data, Parts
@@ -61,6 +62,8 @@ def write_results(
         "examples": task.count_examples("validation", validation),
         "metrics": scores | _other_scores(parts, data, run),
     }
+    if run.start.is_file():
+        results["start"] = read_mapping(run.start)
     if parts.trimming is not None:
         results["vocabulary"] = parts.trimming.to_dict()
     if majority := task.majority(data.splits["train"], validation):

@@ -17,7 +17,7 @@ from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.feature_cache import CachedTeacher, FeatureCache
 from limbeck.errors import RecipeError, unknown
 from limbeck.metrics import SMALLER_IS_BETTER
-from limbeck.recipes.recipe import Recipe
+from limbeck.recipes.recipe import Head, Recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.profile import profile
 from limbeck.tasks.task import Logits
@@ -26,6 +26,8 @@ from limbeck.training.cache_policy import automatic_cache, fill_for_run, named_c
 from limbeck.training.checkpoint_folders import Checkpoints, inspect_checkpoints
 from limbeck.training.data_record import check_not_changed, data_of, keep_data
 from limbeck.training.fault_handling import check_trained_weights, memory_errors_explained
+from limbeck.training.head_start import HeadStart, choose_head, start_head
+from limbeck.training.layer_choosing import LayerChoice
 from limbeck.training.output import create_run
 from limbeck.training.results import answer_validation, validation_scores, write_results
 from limbeck.training.teacher_outputs import examine_teacher
@@ -48,9 +50,10 @@ class TrainingSession:
         written: Recipe,
         stop: Stop | None = None,
         pause_after: float | None = None,
+        layers: LayerChoice | None = None,
     ) -> None:
         self.recipe, self.directory, self.written = recipe, run, written
-        self.stop, self.pause_after = stop, pause_after
+        self.stop, self.pause_after, self.layers = stop, pause_after, layers
         self.parts = assemble(recipe)
         self.data = load_data(recipe, self.parts)
         self.cache = named_cache(recipe, self.parts, self.data)
@@ -58,6 +61,8 @@ class TrainingSession:
         self._whole = self.parts  # whose weights are not divided between processes
         self._latest: tuple[int, Any] | None = None  # the step of the last evaluation, and the student's answers
         self._teacher_answers: Logits | None = None
+        self._head = choose_head(recipe, self.parts)
+        self._start: HeadStart | None = None
 
     def run(self) -> None:
         """Train, and leave a finished run directory, a pruned one where ``stop`` said so, or one to go on with."""
@@ -81,8 +86,19 @@ class TrainingSession:
         check_not_changed(self.directory, now)
         if not any(self.directory.checkpoints.glob("checkpoint-*")):  # else it was examined before
             self._examine_teacher()
-        create_run(self.directory, self.written.settled(self.parts.max_length))
+            if self._head is not None:
+                self._start = self._make_start(self._head)
+        create_run(self.directory, self.written.settled(self.parts.max_length).with_head(self._head), self.layers)
         keep_data(self.directory, now)
+
+    def _make_start(self, head: Head) -> HeadStart:
+        return start_head(self.recipe, self.parts, self.data, head, self.arguments.device)
+
+    def _start_head(self, head: Head) -> None:
+        """Give the student of every process the same head before the first step."""
+        start = on_rank_zero(lambda: self._start or self._make_start(head))
+        start.apply(self.parts)
+        on_rank_zero(lambda: start.write(self.directory))
 
     def _examine_teacher(self) -> None:
         """Raise where the teacher is doubtful; keep its answers for the results, unless it will learn."""
@@ -120,6 +136,8 @@ class TrainingSession:
     def _train(self) -> DistillTrainer:
         hand_over_held_out(self.parts, self.data)
         checkpoint = on_rank_zero(self._set_damaged_checkpoints_aside).newest
+        if checkpoint is None and self._head is not None:
+            self._start_head(self._head)
         cache = self.cache or automatic_cache(
             *(self.recipe, self.parts, self.data, self.directory.teacher_cache, self.arguments.device),
             resumed=checkpoint is not None,

@@ -105,3 +105,45 @@ def test_one_row_or_equal_labels_give_finite_answers(problem):
         answers = linear_predictions(found.logits(features), problem)
         assert np.isfinite(found.logits(features)).all()
         assert np.array_equal(np.round(answers, 6)[0], labels[0])
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_without_an_intercept_features_are_scaled_only(classes):
+    features, scores = drawn()
+    labels = scores[:, :classes].argmax(-1)
+    how = {"num_labels": classes + 1, "metric": "accuracy", "strengths": [0.1], "intercept": False}
+    found = fit_linear(features, labels, "classification", **how)
+    own = make_pipeline(
+        StandardScaler(with_mean=False), LogisticRegression(C=0.1, max_iter=9000, tol=1e-9, fit_intercept=False)
+    ).fit(features, labels)
+    logits = found.logits(features)[:, :classes]
+    chances = np.exp(logits - logits.max(-1, keepdims=True))
+    assert not found.bias.any()
+    assert np.abs(chances / chances.sum(-1, keepdims=True) - own.predict_proba(features)).max() < 2e-2
+    assert found.logits(features).argmax(-1).max() < classes  # one without rows is no answer
+
+
+def test_a_metric_may_be_a_function_of_logits_and_the_largest_value_wins():
+    features, scores = drawn()
+    seen = []
+
+    def smallest(logits, labels):
+        seen.append(logits.shape)
+        return -float(np.abs(logits).max())
+
+    labels = scores.argmax(-1)
+    found = fit_linear(features, labels, "classification", num_labels=4, metric=smallest)
+    assert found.strength == STRENGTHS[0] and set(seen) == {(300, 4)}
+
+
+def test_class_weights_of_labels_count_those_that_are_there():
+    features, scores = drawn()
+    labels = (scores > 0.5).astype(float)
+    weights = (1.0, 4.0, 0.5, 2.0)
+    how = {"num_labels": 4, "metric": "micro_f1", "strengths": [0.3], "class_weights": weights}
+    found = fit_linear(features, labels, "multi_label", **how)
+    for number, weight in enumerate(weights):
+        one = LogisticRegression(C=0.3, max_iter=1000, tol=1e-8, class_weight={0: 1, 1: weight})
+        own = make_pipeline(StandardScaler(), one).fit(features, labels[:, number])
+        chances = 1 / (1 + np.exp(-found.logits(features)[:, number]))
+        assert np.abs(chances - own.predict_proba(features)[:, 1]).max() < 2e-3

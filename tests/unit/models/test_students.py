@@ -9,28 +9,7 @@ from limbeck.errors import ModelError, RecipeError
 from limbeck.models.capture import Capture
 from limbeck.models.families import blocks_of
 from limbeck.models.features import Wanted
-from limbeck.models.students import check_not_deeper, from_config, keep_layers, layers_to_keep
-
-
-@pytest.mark.parametrize(
-    ("keep", "layers"),
-    [
-        ("first:6", [1, 2, 3, 4, 5, 6]),
-        ("last:3", [10, 11, 12]),
-        ("uniform:6", [2, 4, 6, 8, 10, 12]),
-        ([1, 5, 12], [1, 5, 12]),
-    ],
-)
-def test_layers_to_keep(keep, layers):
-    assert layers_to_keep(keep, 12) == layers
-
-
-@pytest.mark.parametrize(
-    "keep", ["first", "first:0", "first:13", "some:3", "first:x", [], [0, 1], [3, 2], [13], [2, 2]]
-)
-def test_layers_that_cannot_be_kept(keep):
-    with pytest.raises(RecipeError, match=r"student\.keep"):
-        layers_to_keep(keep, 12)
+from limbeck.models.students import check_not_deeper, from_config, keep_layers
 
 
 @pytest.mark.parametrize("family", SIZES)

@@ -10,7 +10,7 @@ import pytest
 from limbeck.compare.significance import MARKS
 from limbeck.distillation.pair import ModelShape, Pair
 from limbeck.methods import find_method
-from limbeck.models.students import layers_to_keep
+from limbeck.models.kept_layers import layers_to_keep
 from limbeck.recipes.files import read_recipe, shipped_recipes
 from limbeck.recipes.recipe import load_recipe
 from limbeck.study.description import TASK_PLACEHOLDER, Study, short_task
