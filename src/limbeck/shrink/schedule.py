@@ -16,6 +16,7 @@ from limbeck.study.halving import race_cost, rung_shares
 from limbeck.training.assemble import assemble, load_data
 
 _MOST_EPOCHS = 10.0
+_FITTED_ROWS, _START_PASSES = 4_000, 0.6  # a head is fitted to so many rows, which are read at a third of a step's cost
 _ENOUGH_EPOCHS = 2.0  # of a race's winner: candidates and depths are given up before it has fewer
 
 
@@ -101,7 +102,8 @@ def measure_cost(recipe: Recipe) -> StepCost:
         optimizer.step()
         optimizer.zero_grad()
         took.append(time.perf_counter() - begin)
-    return StepCost(len(batches) * sum(took[2:]) / len(took[2:]), start)  # the first ones warm up
+    epoch = len(batches) * sum(took[2:]) / len(took[2:])  # the first ones warm up
+    return StepCost(epoch, start + epoch * _START_PASSES * min(1.0, _FITTED_ROWS / len(data.splits["train"])))
 
 
 def _precision(options: Mapping[str, Any], device: torch.device) -> Any:

@@ -14,7 +14,7 @@ from torch import nn
 from limbeck._internal.files import write_text
 from limbeck.errors import DataError, ModelError
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
-from limbeck.models.fitted_heads import FittedHead, fit_head, last_linear
+from limbeck.models.fitted_heads import ROWS, FittedHead, fit_head, last_linear
 from limbeck.models.students import SourceHead
 from limbeck.recipes.recipe import Head, Recipe
 from limbeck.runs.directory import RunDirectory
@@ -25,6 +25,7 @@ logger = logging.getLogger("limbeck")
 
 _DEFAULTS: dict[SourceHead, Head] = {"whole": "kept", "cut": "fitted", "new": "fitted", "random": "fresh"}
 _TRAINED = ("whole", "cut")  # sources that have a head of the task
+_CUT_ROWS = 4_000  # of a model that lost layers, all of which is trained right away
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ def _fitted(recipe: Recipe, parts: Parts, data: Data, record: dict[str, Any]) ->
         data.collate,
         parts.task.problem,
         metric=metric,
+        rows=_CUT_ROWS if parts.source_head == "cut" else ROWS,
         seed=recipe.seed,
         class_weights=parts.task.class_weights,
     )
