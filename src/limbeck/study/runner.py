@@ -64,8 +64,10 @@ def run_study(study: Study, folder: Path, engine: Engine, watcher: Watcher | Non
     with _own(folder, study):
         try:
             entries = _Scheduler(workflows, engine, watcher).run()
-            tasks = {task: rivals_workflow(task, plan.rivals_job(task)) for task in study.tasks}
-            rivals = _Scheduler(tasks, engine, watcher).run()
+            # of no use where there is no student to compare
+            tasks = [task for task in study.tasks if any(e["runs"] for (at, _), e in entries.items() if at == task)]
+            made = {task: rivals_workflow(task, plan.rivals_job(task)) for task in tasks}
+            rivals = _Scheduler(made, engine, watcher).run()
         finally:
             engine.close()
         if study.keep == "reported":
