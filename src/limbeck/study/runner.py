@@ -63,8 +63,10 @@ def run_study(study: Study, folder: Path, engine: Engine, watcher: Watcher | Non
     with _own(folder, study):
         try:
             entries = run_workflows(workflows, engine, watcher)
-            tasks = {task: rivals_workflow(task, plan.rivals_job(task)) for task in study.tasks}
-            rivals = run_workflows(tasks, engine, watcher)
+            # of no use where there is no student to compare
+            tasks = [task for task in study.tasks if any(e["runs"] for (at, _), e in entries.items() if at == task)]
+            made = {task: rivals_workflow(task, plan.rivals_job(task)) for task in tasks}
+            rivals = run_workflows(made, engine, watcher)
         finally:
             engine.close()
         if study.keep == "reported":
