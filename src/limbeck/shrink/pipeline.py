@@ -39,7 +39,7 @@ from limbeck.shrink.schedule import RaceSchedule, depths_of, epochs_that_fit, me
 from limbeck.shrink.scores import ModelScores
 from limbeck.shrink.summary import Measured, summarise
 from limbeck.shrink.teacher import reason_to_fine_tune, save_trimmed, train_teacher
-from limbeck.shrink.trainings import Candidate, Trainings
+from limbeck.shrink.trainings import Candidate, Trainings, fast_passes
 from limbeck.study.halving import RaceResult
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
@@ -52,6 +52,7 @@ SUMMARY = "summary.json"
 _TEACHER_SHARE = 0.36  # of the time
 _RIVALS, _MEASURING, _EACH_DEPTH, _MOST_AFTER = 45.0, 25.0, 12.0, 0.35  # seconds after the race; at most this share
 _SAFETY = 0.93  # of the time left: steps are estimated from a few
+_COMPARED_ON = 400  # rows: more change the choice of layers rarely
 _TYPICAL, _LONG = 50, 95  # percentiles of the texts' lengths
 
 
@@ -182,15 +183,19 @@ class _Pipeline:
         length, _ = self.task.suggest_length(tokenizer, longest_input(network))
         collate = Collator(tokenizer, problem=self.task.problem)
         with muted_messages():
-            sample = choice_sample(self.task.encode("train", tokenizer, length), self.task.problem)
-        influence = block_influence(network, Batches(sample, collate, 32))
+            sample = choice_sample(self.task.encode("train", tokenizer, length), self.task.problem, _COMPARED_ON)
+        with fast_passes():
+            influence = block_influence(network, Batches(sample, collate, 32))
         proposed = {
             f"{count} {name}": layers
             for count in depths_of(teacher.depth)
             for name, layers in propose_layers(teacher.depth, count, influence).items()
         }
         metric = self.task.metrics[0]
-        found = compare_layers(network, sample, collate, self.task.problem, proposed, metric=metric, rows=len(sample))
+        with fast_passes():
+            found = compare_layers(
+                *(network, sample, collate, self.task.problem, proposed), metric=metric, rows=len(sample)
+            )
         table: dict[str, list[dict[str, Any]]] = {}
         for candidate in found:
             table.setdefault(str(len(candidate.layers)), []).append(asdict(candidate))
@@ -254,7 +259,7 @@ class _Pipeline:
         tokenizer = load_tokenizer(base)
         found: list[Rival] = []
         try:
-            with muted_messages():
+            with muted_messages(), fast_passes():
                 found.append(tfidf_rival(self.task))
                 network, _ = load_for_training(base, self.task, tokenizer)
                 layers = sorted({self.plan["race"]["depths"][0], teacher.depth})

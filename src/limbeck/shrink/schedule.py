@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -14,6 +12,7 @@ from limbeck._internal.progress import muted_messages
 from limbeck.recipes.recipe import Recipe
 from limbeck.study.halving import race_cost, rung_shares
 from limbeck.training.assemble import assemble, load_data
+from limbeck.training.precision import computing_as
 
 _MOST_EPOCHS = 10.0
 _FITTED_ROWS, _START_PASSES = 4_000, 0.6  # a head is fitted to so many rows, which are read at a third of a step's cost
@@ -96,7 +95,7 @@ def measure_cost(recipe: Recipe) -> StepCost:
     for number in (middle, middle, len(batches) // 6, middle, len(batches) * 5 // 6):
         batch = {name: value.to(device) for name, value in batches[number].items()}
         begin = time.perf_counter()
-        with _precision(recipe.train.options, device):
+        with computing_as(recipe, device):
             loss = distiller(**batch)["loss"]
         loss.backward()
         optimizer.step()
@@ -104,7 +103,3 @@ def measure_cost(recipe: Recipe) -> StepCost:
         took.append(time.perf_counter() - begin)
     epoch = len(batches) * sum(took[2:]) / len(took[2:])  # the first ones warm up
     return StepCost(epoch, start + epoch * _START_PASSES * min(1.0, _FITTED_ROWS / len(data.splits["train"])))
-
-
-def _precision(options: Mapping[str, Any], device: torch.device) -> Any:
-    return torch.autocast(device.type, torch.bfloat16) if options.get("bf16") else nullcontext()

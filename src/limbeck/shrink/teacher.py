@@ -22,6 +22,7 @@ from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.task import Task
 from limbeck.training.assemble import assemble, load_data
 from limbeck.training.execute import execute
+from limbeck.training.precision import computing_as
 
 logger = logging.getLogger("limbeck")
 
@@ -106,12 +107,13 @@ def save_fitted(recipe: Recipe, folder: Path) -> None:
         parts = assemble(recipe)
         data = load_data(recipe, parts)
         task = parts.task
-        fit_head(
-            *(parts.student, data.splits["train"], data.collate, task.problem),
-            metric=task.metrics[0],
-            seed=recipe.seed,
-            class_weights=task.class_weights,
-        )
+        with computing_as(recipe, parts.student.device):
+            fit_head(
+                *(parts.student, data.splits["train"], data.collate, task.problem),
+                metric=task.metrics[0],
+                seed=recipe.seed,
+                class_weights=task.class_weights,
+            )
     with replacing_folder(folder) as temporary:
         parts.student.save_pretrained(temporary)
         parts.tokenizer.save_pretrained(temporary)

@@ -9,12 +9,11 @@ import torch
 
 from limbeck._internal.processes import join_processes, on_rank_zero
 from limbeck.distillation.feature_cache import FeatureCache
-from limbeck.distillation.teachers import LiveTeacher
 from limbeck.errors import CacheError, LimbeckError
 from limbeck.models.features import Wanted
 from limbeck.recipes.recipe import Recipe
 from limbeck.training.assemble import assemble, load_data
-from limbeck.training.cache_policy import fingerprint_of, pays, teacher_passes
+from limbeck.training.cache_policy import fill_cache, made_for, pays, teacher_passes
 from limbeck.training.teacher_outputs import examine_teacher
 
 
@@ -37,7 +36,7 @@ def _build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
         if reason := parts.why_not_cached():
             raise CacheError(f"{recipe.method.name}: {reason}")
         data = load_data(recipe, parts)
-        found.append((fingerprint_of(parts, data), recipe.teacher.cache_dtype))
+        found.append((made_for(recipe, parts, data), recipe.teacher.cache_dtype))
         if found[0] != found[-1]:
             raise CacheError(
                 f"One cache is for one teacher and one data set, but {recipe.method.name} on {recipe.task.name} has "
@@ -48,10 +47,10 @@ def _build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
     if first is None:
         raise CacheError("Nothing to cache: these methods ask nothing of a teacher.")
     first_recipe, parts, data = first
-    made_for, dtype = found[0]
-    cache = FeatureCache(folder, data.splits["train"], made_for, dtype)
+    fingerprint, dtype = found[0]
+    cache = FeatureCache(folder, data.splits["train"], fingerprint, dtype)
     examine_teacher(first_recipe, parts, data, _device(), warn_only=True)
-    cache.fill(LiveTeacher(parts.require_teacher()), data.collate, data.batch_size, wanted, _device())
+    fill_cache(cache, first_recipe, parts, data, wanted, _device())
     return wanted, cache.estimate(parts.require_teacher(), wanted)
 
 
@@ -72,20 +71,20 @@ def cache_for_runs(recipes: Mapping[str, tuple[Recipe, int]], folder: Path) -> l
             if stage.teacher is None or not needed or parts.why_not_cached():
                 break
             data = load_data(stage, parts)
-            made_for = fingerprint_of(parts, data)
-            first = first or (stage, parts, data, made_for)
-            if made_for != first[3]:
+            fingerprint = made_for(stage, parts, data)
+            first = first or (stage, parts, data, fingerprint)
+            if fingerprint != first[3]:
                 break
             wanted, passes = wanted | needed, passes + runs * teacher_passes(stage, parts, data)
         else:
             served.append(name)
     if first is None or not served or not pays(*first[:3], wanted, passes, folder, _device()):
         return []
-    stage, parts, data, made_for = first
+    stage, parts, data, fingerprint = first
     assert stage.teacher is not None
     examine_teacher(stage, parts, data, _device())  # whom no run would learn from is not run on the training data
-    cache = FeatureCache(folder, data.splits["train"], made_for, stage.teacher.cache_dtype)
-    cache.fill(LiveTeacher(parts.require_teacher()), data.collate, data.batch_size, wanted, _device())
+    cache = FeatureCache(folder, data.splits["train"], fingerprint, stage.teacher.cache_dtype)
+    fill_cache(cache, stage, parts, data, wanted, _device())
     return served
 
 

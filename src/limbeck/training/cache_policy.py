@@ -18,6 +18,7 @@ from limbeck.models.features import Wanted
 from limbeck.models.loading import count_parameters
 from limbeck.recipes.recipe import Recipe
 from limbeck.training.assemble import Data, Parts
+from limbeck.training.precision import computing_as, precision_of
 
 logger = logging.getLogger("limbeck")
 
@@ -50,16 +51,29 @@ def automatic_cache(
     return _training_cache(folder, recipe, parts, data) if use else None
 
 
-def fill_for_run(cache: FeatureCache, parts: Parts, data: Data, device: torch.device) -> None:
+def fill_for_run(cache: FeatureCache, recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> None:
     """Complete a cache for what a run needs of its teacher; of several processes, the first one computes."""
-    live = LiveTeacher(parts.require_teacher())
-    rank_zero_first(lambda: cache.fill(live, data.collate, data.batch_size, parts.needs.teacher, device))
+    rank_zero_first(lambda: fill_cache(cache, recipe, parts, data, parts.needs.teacher, device))
     logger.info("The teacher's features are read from %s.", cache.folder)
+
+
+def fill_cache(
+    cache: FeatureCache, recipe: Recipe, parts: Parts, data: Data, wanted: Wanted, device: torch.device
+) -> None:
+    """Let the teacher compute what is missing, in the precision in which it would answer during the steps."""
+    with computing_as(recipe, device):
+        cache.fill(LiveTeacher(parts.require_teacher()), data.collate, data.batch_size, wanted, device)
 
 
 def _training_cache(folder: Path, recipe: Recipe, parts: Parts, data: Data) -> FeatureCache:
     assert recipe.teacher is not None
-    return FeatureCache(folder, data.splits["train"], fingerprint_of(parts, data), recipe.teacher.cache_dtype)
+    return FeatureCache(folder, data.splits["train"], made_for(recipe, parts, data), recipe.teacher.cache_dtype)
+
+
+def made_for(recipe: Recipe, parts: Parts, data: Data) -> dict[str, str]:
+    """Return what a teacher's features of the training data depend on in a run of this recipe."""
+    precision = precision_of(recipe)
+    return fingerprint_of(parts, data) | ({"precision": precision} if precision else {})
 
 
 def fingerprint_of(parts: Parts, data: Data, split: str = "train") -> dict[str, str]:

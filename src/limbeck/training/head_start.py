@@ -19,6 +19,7 @@ from limbeck.models.students import SourceHead
 from limbeck.recipes.recipe import Head, Recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.training.assemble import Data, Parts
+from limbeck.training.precision import computing_as
 from limbeck.training.results import answer_validation, validation_scores
 
 logger = logging.getLogger("limbeck")
@@ -89,16 +90,14 @@ def _fitted(recipe: Recipe, parts: Parts, data: Data, record: dict[str, Any]) ->
     metric = parts.task.metrics[0]
     before = _validation_score(parts, data, metric) if parts.source_head in _TRAINED else None
     # in batches of a size that is not the recipe's: several processes, with smaller ones, must get the same digits
-    fitted = fit_head(
-        parts.student,
-        data.splits["train"],
-        data.collate,
-        parts.task.problem,
-        metric=metric,
-        rows=_CUT_ROWS if parts.source_head == "cut" else ROWS,
-        seed=recipe.seed,
-        class_weights=parts.task.class_weights,
-    )
+    with computing_as(recipe, parts.student.device):
+        fitted = fit_head(
+            *(parts.student, data.splits["train"], data.collate, parts.task.problem),
+            metric=metric,
+            rows=_CUT_ROWS if parts.source_head == "cut" else ROWS,
+            seed=recipe.seed,
+            class_weights=parts.task.class_weights,
+        )
     score = _validation_score(parts, data, metric)
     _report(fitted, metric, score, before)
     found = {

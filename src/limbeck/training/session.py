@@ -175,7 +175,7 @@ class TrainingSession:
     def _prepare(self, distiller: Distiller, cache: FeatureCache | None, resumed: bool) -> None:
         """Fill the cache, and have the terms read the training data where this is no resumed run."""
         if cache is not None:
-            fill_for_run(cache, self.parts, self.data, self.arguments.device)
+            fill_for_run(cache, self.recipe, self.parts, self.data, self.arguments.device)
         if not resumed:
             batches, folder = self.data.batches("train"), self.directory.prepared
             rank_zero_first(lambda: distiller.objective.prepare(distiller.teacher, batches, folder))
