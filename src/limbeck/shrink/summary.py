@@ -62,8 +62,6 @@ def summarise(
             entry["against_rivals"] = {rival: scores.difference(name, rival) for rival in measured.rivals}
         models.append(entry)
     chosen, met = _choose([model for model in models if model["kind"] == "student"], measured, teacher_ms)
-    sign = -1 if scores.metric in SMALLER_IS_BETTER else 1
-    best = max(measured.rivals, key=lambda name: sign * scores.choosing_score(name), default=None)
     task = scores.task
     return {
         "asked": dict(plan["asked"]),
@@ -85,7 +83,6 @@ def summarise(
         },
         "race": {key: plan["race"][key] for key in ("depths", "candidates", "epochs")},
         "models": models,
-        "best_rival": best,
         "chosen": {"name": chosen["name"], "folder": _folder_of(chosen, depths), "met": met},
         "budget": None if measured.budget is None else asdict(measured.budget),
         "timed": {"length": measured.length, **measured.conditions},
@@ -173,21 +170,18 @@ def _compared(summary: ShrinkSummary, difference: Mapping[str, float], with_whom
 
 
 def _against_rivals(summary: ShrinkSummary) -> list[str]:
-    """Call a student that is not better than a linear model by that name, whichever of its forms."""
-    best = summary["best_rival"]
-    if best is None:
-        return []
-    rival = entry_of(summary, best)
-    worse = [model["name"] for model in _plain_students(summary) if not _beats(summary, model["against_rivals"][best])]
-    beaten = [model["name"] for model in _plain_students(summary) if model["name"] not in worse]
+    """Call a student that is not better than a linear model by that name, and say what such a model costs."""
     said = []
-    name = f"{best} ({_points(summary, rival)})"
-    if worse:
-        said.append(
-            f"Not better than {name} beyond noise: {', '.join(worse)}. That linear model needs no student at all."
-        )
-    if beaten:
-        said.append(f"Better than the best linear rival, {name}: {', '.join(beaten)}.")
+    for rival in (model for model in summary["models"] if model["kind"] == "rival"):
+        cost = f"{rival['name']} ({_points(summary, rival)}, {rival['p50_ms']:.1f} ms)"
+        differences = {model["name"]: model["against_rivals"][rival["name"]] for model in _plain_students(summary)}
+        worse = [name for name, difference in differences.items() if not _beats(summary, difference)]
+        if not worse:
+            said.append(f"Every student is better than {cost}.")
+        elif len(worse) == len(differences):
+            said.append(f"Not better than {cost} beyond noise: any student. That model needs no training of layers.")
+        else:
+            said.append(f"Not better than {cost} beyond noise: {', '.join(worse)}.")
     return said
 
 
