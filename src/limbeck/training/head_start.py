@@ -24,6 +24,9 @@ from limbeck.training.results import answer_validation, validation_scores
 logger = logging.getLogger("limbeck")
 
 _DEFAULTS: dict[SourceHead, Head] = {"whole": "kept", "cut": "fitted", "new": "fitted", "random": "fresh"}
+# Below, a fitted head needs weights so large that dropout alone makes the first losses large. gte-small has 0.003 to
+# 0.005 after its first layers, where first losses were above 100, and 0.2 to 0.3 after its last, where they were near 1.
+_LITTLE_SPREAD = 0.02
 _TRAINED = ("whole", "cut")  # sources that have a head of the task
 
 
@@ -106,6 +109,7 @@ def _fitted(recipe: Recipe, parts: Parts, data: Data, record: dict[str, Any]) ->
         "cross_validated": {"metric": fitted.metric, "score": None if math.isnan(fitted.score) else fitted.score},
         "rows": fitted.rows,
         "strength": fitted.strength,
+        "spread": fitted.spread,
     }
     known = {name: value for name, value in found.items() if value is not None}
     return HeadStart(record | known, _weights(last_linear(parts.student)))
@@ -124,6 +128,13 @@ def _report(fitted: FittedHead, metric: str, score: float, before: float | None)
         fitted.metric,
         readable_score(fitted.metric, fitted.score),
     )
+    if fitted.spread < _LITTLE_SPREAD:
+        logger.warning(
+            "What the head receives hardly differs between texts (by %.2g of its size), so the fitted weights are large "
+            "and so are the first losses. Keep the last layer too (student.keep='[1, 2, 12]' of 12), or compare with "
+            "student.head=kept.",
+            fitted.spread,
+        )
     if before is not None and (score > before if metric in SMALLER_IS_BETTER else score < before):
         logger.warning(
             "The fitted head starts worse than the one it replaces (%s %s, before it %s). "
