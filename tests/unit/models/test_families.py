@@ -76,7 +76,7 @@ def test_every_head_goes_on_from_any_checkpoint(family, source, tokenizer, tmp_p
     with torch.no_grad():
         expected = saved.base_model(**inputs).last_hidden_state
     for problem in HEADS:
-        model = load_for_training(tmp_path / "saved", task_of(problem), tokenizer).eval()
+        model = load_for_training(tmp_path / "saved", task_of(problem), tokenizer)[0].eval()
         assert isinstance(model, type(model_class(problem, model.config).from_config(model.config)))
         with torch.no_grad():
             torch.testing.assert_close(model.base_model(**inputs).last_hidden_state, expected, rtol=0, atol=0)
@@ -103,7 +103,8 @@ def test_a_teacher_without_the_head_that_is_asked_for(family, tokenizer, tmp_pat
 @pytest.mark.parametrize("problem", ["classification", "tokens", "span"])
 @pytest.mark.parametrize("family", SIZES)
 def test_a_saved_head_says_what_it_answers(family, problem, tokenizer, tmp_path):
-    model = load_for_training(saved_base(family, tokenizer, tmp_path), task_of(problem), tokenizer)
+    model, trained = load_for_training(saved_base(family, tokenizer, tmp_path), task_of(problem), tokenizer)
+    assert not trained
     model.save_pretrained(tmp_path / "head")
     tokenizer.save_pretrained(tmp_path / "head")
     again = load_fine_tuned(tmp_path / "head")
@@ -136,7 +137,7 @@ def test_padding_that_the_model_has_no_embedding_for(family, tmp_path):
     tiny_model(family, vocab_size=len(tokenizer), pad_token_id=None).save_pretrained(tmp_path / "model")
     tokenizer.add_special_tokens({"pad_token": "<pad>"})
     tokenizer.save_pretrained(tmp_path / "model")
-    for load in (load_fine_tuned, lambda folder: load_for_training(folder, task_of("tokens"), tokenizer)):
+    for load in (load_fine_tuned, lambda folder: load_for_training(folder, task_of("tokens"), tokenizer)[0]):
         with pytest.raises(ModelError, match=f"'<pad>' has the id {len(tokenizer) - 1}.*resize_token_embeddings"):
             load(tmp_path / "model")
 
@@ -225,7 +226,7 @@ def test_methods_that_need_attention_scores_say_so(family, name):
 def test_a_checkpoint_of_half_the_size_is_trained_in_full(tokenizer, tmp_path):
     tiny_model("llama", problem="language_model").to(torch.bfloat16).save_pretrained(tmp_path)
     assert load_file(tmp_path / "model.safetensors")["model.norm.weight"].dtype == torch.bfloat16
-    model = load_for_training(tmp_path, task_of("span"), tokenizer)
+    model, _ = load_for_training(tmp_path, task_of("span"), tokenizer)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 
