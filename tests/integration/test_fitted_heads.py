@@ -87,6 +87,17 @@ def test_a_student_of_the_teachers_layers(command, table_files, teacher_folder, 
         assert head_of(tmp_path / "run").std() < 0.05 and "score" not in start
 
 
+def test_features_that_hardly_differ_are_said(command, table_files, teacher_folder, encoder, tmp_path):
+    """Expect a warning of the teacher with small random weights, and none of the encoder with large ones."""
+    words = distill_words(table_files, teacher_folder, "--method", "kd", *STILL, "student.head=fitted")
+    code, said = command("distill", *words, "-o", "alike")
+    assert code == 0 and "hardly differs between texts" in said, said
+    assert read_json(tmp_path / "alike" / "metrics.json")["start"]["spread"] < 0.02
+    code, said = finetune(command, table_files, encoder)
+    assert code == 0 and "hardly differs" not in said
+    assert read_json(tmp_path / "run" / "metrics.json")["start"]["spread"] > 0.02
+
+
 def test_a_model_with_a_head_for_the_task_keeps_it(command, table_files, teacher_folder, tmp_path):
     assert finetune(command, table_files, teacher_folder)[0] == 0
     teachers = load_file(teacher_folder / "model.safetensors")["classifier.weight"]

@@ -49,6 +49,12 @@ class HeadInputs:
         return len(np.unique(self.owners))
 
     @property
+    def spread(self) -> float:
+        """Return how much the features differ between rows, as a share of their size."""
+        features = self.features.astype(np.float64)
+        return float(np.sqrt(features.var(0).sum() / max((features**2).sum(1).mean(), 1e-30)))
+
+    @property
     def texts(self) -> int:
         """Count the different texts."""
         return len(np.unique(self.groups))
@@ -62,6 +68,7 @@ class FittedHead:
     score: float  # cross-validated on the training rows; NaN where there are too few texts
     rows: int
     strength: float
+    spread: float  # how much the features differ between rows, as a share of their size
 
 
 def fit_head(
@@ -103,7 +110,7 @@ def fit_head(
         layer.weight.copy_(torch.from_numpy(fitted.weight))
         if layer.bias is not None:
             layer.bias.copy_(torch.from_numpy(fitted.bias))
-    return FittedHead(name, fitted.score, inputs.rows, fitted.strength)
+    return FittedHead(name, fitted.score, inputs.rows, fitted.strength, inputs.spread)
 
 
 def last_linear(model: Model) -> nn.Linear:

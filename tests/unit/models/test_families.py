@@ -103,7 +103,8 @@ def test_a_teacher_without_the_head_that_is_asked_for(family, tokenizer, tmp_pat
 @pytest.mark.parametrize("problem", ["classification", "tokens", "span"])
 @pytest.mark.parametrize("family", SIZES)
 def test_a_saved_head_says_what_it_answers(family, problem, tokenizer, tmp_path):
-    model, _ = load_for_training(saved_base(family, tokenizer, tmp_path), task_of(problem), tokenizer)
+    model, trained = load_for_training(saved_base(family, tokenizer, tmp_path), task_of(problem), tokenizer)
+    assert not trained
     model.save_pretrained(tmp_path / "head")
     tokenizer.save_pretrained(tmp_path / "head")
     again = load_fine_tuned(tmp_path / "head")
