@@ -176,7 +176,7 @@ def test_a_study_that_is_continued_refuses_them(
     assert elsewhere.is_untouched()
 
 
-@pytest.mark.parametrize("place", ["teacher", "study", LOCK])
+@pytest.mark.parametrize("place", ["teacher", "race", "students", "data", "base", LOCK])
 def test_shrink_that_is_continued_refuses_them(
     command: Command,
     tmp_path: Path,

@@ -15,7 +15,7 @@ import pytest
 from helpers.tiny_tables import sentences, write_csv
 
 from limbeck import load_recipe
-from limbeck.shrink.scores import halves
+from limbeck.shrink.data import halves
 from limbeck.tasks import load_task
 from limbeck.training.assemble import assemble, load_data
 

@@ -17,6 +17,8 @@ from helpers.saved_runs import assert_same_run, read_json
 from helpers.signals import signal_in, signals_put_back
 from helpers.tiny_recipes import distill_words, recipe_values, table_task, table_words
 
+from limbeck.shrink.schedule import RaceSchedule
+
 pytestmark = pytest.mark.chaos
 STEP = "limbeck.distillation.objective.Objective.forward"
 TRAIN = {"max_steps": 4, "batch_size": 16, "save_strategy": "no", "eval_strategy": "steps", "eval_steps": 2}
@@ -132,26 +134,31 @@ def test_a_failed_job_before_does_not_make_a_study_deaf(home, command, tmp_path,
     assert code == 143 and not (tmp_path / "study" / "results.json").exists(), said
 
 
-LATER = [pytest.param(moment, marks=pytest.mark.slow) for moment in ("teacher", "export", "measure")]
+LATER = [
+    pytest.param(moment, marks=pytest.mark.slow)
+    for moment in ("data", "teacher", "layers", "rung", "export", "measure")
+]
 
 
 @pytest.mark.parametrize("moment", ["student", *LATER])
 def test_shrink_stops_too(moment, table_files, teacher_folder, command, tmp_path, monkeypatch):
-    monkeypatch.setattr("limbeck.shrink.pipeline.TRIED_METHODS", ("ft",))
-    monkeypatch.setattr("limbeck.shrink.plan._MOST_EPOCHS", 1.0)
-    monkeypatch.setattr("limbeck.shrink.size._SECONDS", 0.05)
+    monkeypatch.setattr("limbeck.shrink.pipeline.schedule_race", lambda *_: RaceSchedule((2, 1), 2, 1.0, 1.0))
+    monkeypatch.setattr("limbeck.shrink.schedule._MOST_EPOCHS", 1.0)
     monkeypatch.setattr("limbeck.shrink.forms._SECONDS", 0.05)
     monkeypatch.setattr("limbeck.shrink.scores._RESAMPLES", 50)
-    monkeypatch.setattr("limbeck.shrink.forms.EXPORT_FORMS", ("hf",))
+    monkeypatch.setattr("limbeck.shrink.forms.FORMS", {"hf": "model"})
     target = {
+        "data": "limbeck.shrink.data.write_table",
         "teacher": "limbeck.shrink.pipeline.reason_to_fine_tune",
+        "layers": "limbeck.shrink.pipeline.compare_layers",
         "student": "limbeck.study.jobs.execute",
+        "rung": "limbeck.study.jobs.execute",
         "export": "limbeck.deploy.export.replacing_folder",
-        "measure": "limbeck.shrink.pipeline.measure_forms",
+        "measure": "limbeck.shrink.pipeline.time_forms",
     }[moment]
     data = ["--data", table_files[0], "--dev", table_files[1], "--text", "text", "--label", "label"]
     words = ["shrink", "--model", teacher_folder, *data, "-o", "out"]
-    with signal_in(target, signal.SIGTERM):
+    with signal_in(target, signal.SIGTERM, 3 if moment == "rung" else 1):
         code, said = command(*words)
     assert code == 143 and said.endswith("The same command continues out."), said
     assert not (tmp_path / "out" / "summary.json").exists() and not hidden(tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from helpers.forked_commands import ForkedCommands
+from helpers.forked_commands import FIXED_COST, FIXED_TIME, ForkedCommands
 from helpers.paths import ROOT
 from helpers.saved_runs import assert_same_run, read_json
 from helpers.tiny_recipes import distill_words, recipe_values, table_task
@@ -96,21 +96,27 @@ def test_a_study_killed_while_it_writes_its_own_files(at, run, study, tmp_path):
 
 
 HURRY = {
-    "limbeck.shrink.plan._MOST_EPOCHS": 1.0,
-    "limbeck.shrink.size._SECONDS": 0.05,
+    "limbeck.shrink.schedule._MOST_EPOCHS": 1.0,
+    "limbeck.shrink.schedule._ENOUGH_EPOCHS": 1.0,
+    "limbeck.shrink.pipeline._Pipeline._left": FIXED_TIME,
+    "limbeck.shrink.pipeline.measure_cost": FIXED_COST,
     "limbeck.shrink.forms._SECONDS": 0.05,
     "limbeck.shrink.scores._RESAMPLES": 50,
-    "limbeck.shrink.forms.EXPORT_FORMS": ["hf"],
-    "limbeck.shrink.pipeline.TRIED_METHODS": ["ft", "kd"],
+    "limbeck.shrink.forms.FORMS": {"hf": "model"},
 }
 MOMENTS = [
     ("limbeck.shrink.plan.write_text", 1),  # what was asked
     ("limbeck.shrink.plan.write_text", 2),  # what was decided
-    ("limbeck.study.jobs.execute", 2),
-    ("limbeck.study.runner.write_text", 2),
-    ("limbeck.deploy.export.replacing_folder", 1),
-    ("limbeck.shrink.pipeline.write_text", 1),  # the page
-    ("limbeck.shrink.pipeline.write_text", 2),  # the summary
+    ("limbeck.shrink.data.write_table", 2),
+    ("limbeck.shrink.teacher.replacing_folder", 1),  # the trimmed model
+    ("limbeck.study.jobs.execute", 2),  # in the first rung
+    ("limbeck.study.jobs.execute", 4),
+    ("limbeck.study.jobs.execute", 6),  # in the last rung
+    ("limbeck.shrink.plan.write_text", 6),  # how the race went
+    ("limbeck.deploy.export.replacing_folder", 2),
+    ("limbeck.shrink.page.write_text", 1),  # the page
+    ("limbeck.shrink.page.write_text", 2),
+    ("limbeck.shrink.pipeline.write_text", 1),  # the summary
 ]
 
 
@@ -119,25 +125,28 @@ def shrink(run, teacher_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shrink")
     files = write_csv(folder / "train.csv", sentences(96)), write_csv(folder / "dev.csv", sentences(61, seed=1))
     data = ["--data", files[0], "--dev", files[1], "--text", "text", "--label", "label"]
-    words = ["shrink", "--model", teacher_folder, *data, "--threads", 1, "--budget", "100000ms"]
+    words = ["shrink", "--model", teacher_folder, *data, "--threads", 1, "--minutes", 0.1]
     status, said = run(*words, "-o", "whole", cwd=folder, patches=HURRY)
     assert status == 0, said
-    return words, read_json(folder / "whole" / "summary.json")
+    return words, *(read_json(folder / "whole" / name) for name in ("summary.json", "plan.json"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", MOMENTS)
 def test_shrink_killed_while_it_writes(at, run, shrink, tmp_path):
-    words, whole = shrink
+    words, whole, whole_plan = shrink
     assert run(*words, "-o", "broken", cwd=tmp_path, at=at, patches=HURRY)[0] == KILLED
     assert not (tmp_path / "broken" / "summary.json").exists()
     status, said = run(*words, "-o", "broken", cwd=tmp_path, patches=HURRY)
     assert status == 0, said
-    found = read_json(tmp_path / "broken" / "summary.json")
-    for entry in [*found["methods"], *whole["methods"]]:
-        entry.pop("run", None)  # whose name follows from its teacher's folder
-    for key in ("asked", "metric", "rows", "student", "methods", "against_teacher", "against_ft", "not_exported"):
+    found, plan = (read_json(tmp_path / "broken" / name) for name in ("summary.json", "plan.json"))
+    assert plan["race"] == whole_plan["race"] and len(plan["race"]["decisions"]["2"]) == 2
+    assert (plan["layers"], plan["asked"]) == (whole_plan["layers"], whole_plan["asked"])
+    for key in ("asked", "metric", "rows", "majority", "vocabulary", "students", "race", "best_rival", "not_exported"):
         assert found[key] == whole[key], key
+    for ours, theirs in zip(found["models"], whole["models"], strict=True):
+        for key in ("name", "kind", "chosen_by", "score", "agreement", "parameters", "against_teacher"):
+            assert ours.get(key) == theirs.get(key), (ours["name"], key)
 
 
 class ClockSetBack(TrainerCallback):

@@ -197,12 +197,12 @@ def start(words: list[Any], folder: Path) -> int:
 
 def hurry() -> None:
     """Let shrink decide by numbers that are the same every time, and measure for a moment only."""
-    from limbeck.shrink import forms, pipeline
+    from limbeck.shrink import forms, pipeline, schedule, scores
 
-    pipeline.measure_epoch_seconds = lambda recipe: 0.8  # type: ignore[assignment]
-    size = {"of_layers": 4, "length": 9, "layers": 2, "milliseconds": 1.0, "teacher_milliseconds": 2.0, "met": True}
-    pipeline.choose_size = lambda *_: size  # type: ignore[assignment]
+    pipeline.measure_cost = lambda recipe: schedule.StepCost(epoch=0.5, start=0.02)  # type: ignore[assignment]
+    pipeline._Pipeline._left = lambda self: 60 * self.request.minutes  # type: ignore[method-assign]
     forms._SECONDS = 0.1
+    scores._RESAMPLES = 200
 
 
 def ended(child: int) -> int:
@@ -291,7 +291,7 @@ def make_victims(given: Path) -> dict[str, Victim]:
         ),
         "shrink": Victim(
             ["shrink", *asked, "--minutes", "0.1", "-o", "small"],
-            finished=lambda at: whole_files(at, "small/*/metrics.json", "small/study/*/*/metrics.json"),
+            finished=lambda at: whole_files(at, "small/*/metrics.json", "small/race/*/*/metrics.json"),
             result=lambda at: shrunk_files(at / "small"),
         ),
     }
@@ -371,13 +371,14 @@ def study_files(study: Path) -> Files:
 
 
 def shrunk_files(folder: Path) -> Files:
-    """Return what follows from the data alone: the runs, and which student was exported."""
-    found = study_files(folder / "study")
-    found.pop("results.json")
-    methods = [
-        {key: entry[key] for key in ("method", "score")} for entry in read_json(folder / "summary.json")["methods"]
-    ]
-    return found | whole_files(folder, "model/*.safetensors", "plan.json") | {"methods": json.dumps(methods)}
+    """Return what follows from the data alone: the parts, the runs, every decision, the exports and their scores."""
+    found = study_files(folder / "race")
+    summary, plan = (read_json(folder / name) for name in ("summary.json", "plan.json"))
+    scored = ("name", "kind", "chosen_by", "score", "agreement", "parameters", "against_teacher", "against_rivals")
+    models = [{key: model.get(key) for key in scored} for model in summary["models"]]
+    whole = whole_files(folder, "data/*", "base/*.safetensors", "students/*/*/*.safetensors", "students/*/*.onnx")
+    whole |= whole_files(folder, "students/*/*/*.onnx")
+    return found | whole | {"models": json.dumps(models), "plan.json": json.dumps(plan)}
 
 
 if __name__ == "__main__":

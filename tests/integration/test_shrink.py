@@ -1,4 +1,4 @@
-"""Go from a tiny model and a table to an exported student: figures, resumption, and input that cannot work."""
+"""Go from a tiny model and a table to the front of students: figures, resumption, and input that cannot work."""
 
 from __future__ import annotations
 
@@ -7,45 +7,65 @@ import hashlib
 import importlib.util
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from helpers.saved_runs import read_json
+from helpers.saved_runs import assert_same_weights, read_json
 from helpers.tiny_models import tiny_model
 from helpers.tiny_tables import sentences, write_csv
+from sklearn.metrics import f1_score
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import limbeck.shrink.pipeline
 import limbeck.study.jobs
+from limbeck.deploy.export import export
 from limbeck.errors import MissingExtra
-from limbeck.inference.latency import random_batch
 from limbeck.inference.predict import predict_file
-from limbeck.inference.served import TorchServed
-from limbeck.shrink import size as shrink_size
-from limbeck.shrink.budget import Budget
-from limbeck.shrink.pipeline import TRIED_METHODS, shrink
+from limbeck.models.loading import load_for_training
+from limbeck.rivals.frozen import frozen_rivals
+from limbeck.rivals.tfidf import tfidf_rival
+from limbeck.shrink.page import summary_page
+from limbeck.shrink.pipeline import shrink
 from limbeck.shrink.plan import Request
-from limbeck.shrink.summary import summary_page
-from limbeck.shrink.teacher import reason_to_fine_tune
+from limbeck.shrink.schedule import StepCost
+from limbeck.shrink.teacher import reason_to_fine_tune, train_teacher
+from limbeck.shrink.trainings import Trainings
 from limbeck.tasks import load_task
 
 needs_onnx = pytest.mark.skipif(
     not importlib.util.find_spec("onnxruntime"), reason="onnxruntime is not installed: pip install 'limbeck[onnx]'"
 )
-SIZE = {"of_layers": 4, "length": 9, "layers": 2, "milliseconds": 1.0, "teacher_milliseconds": 2.0, "met": True}
+DEPTHS = (2, 1)  # of a teacher of four layers
+# Of 0.1 minutes the race has 3.6 seconds: at this cost two candidates of each depth have two epochs; four of 0.14.
+COST = StepCost(epoch=0.5, start=0.02)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def hurry():
-    """Do less of everything that takes time."""
+    """Do less of everything that takes time, and let the schedule follow from fixed costs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("limbeck.shrink.plan._MOST_EPOCHS", 6.0)
-        patch.setattr("limbeck.shrink.size._SECONDS", 0.1)
+        patch.setattr("limbeck.shrink.schedule._MOST_EPOCHS", 2.0)
         patch.setattr("limbeck.shrink.forms._SECONDS", 0.1)
-        patch.setattr("limbeck.shrink.scores._RESAMPLES", 500)
+        patch.setattr("limbeck.shrink.forms._RIVAL_TEXTS", 3)
+        patch.setattr("limbeck.shrink.scores._RESAMPLES", 300)
+        patch.setattr("limbeck.shrink.pipeline.measure_cost", lambda recipe: COST)
+        patch.setattr("limbeck.shrink.pipeline._Pipeline._left", lambda self: 60 * self.request.minutes)
         yield
+
+
+@pytest.fixture()
+def plain(monkeypatch):
+    """Export no ONNX, which takes longer than all the rest."""
+    monkeypatch.setattr("limbeck.shrink.forms.export", only_hf)
+
+
+def only_hf(model, to, output, **options):
+    if to != "hf":
+        raise MissingExtra("This needs onnxruntime: pip install 'limbeck[onnx]'.")
+    return export(model, to, output, **options)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +85,7 @@ def base_folder(tmp_path_factory, tokenizer_folder):
 
 def request(base, files, **changes):
     train, dev = map(str, files)
-    values = {"model": str(base), "data": train, "dev": dev, "text": ("text",), "label": "label", "budget": "0.5x"}
+    values = {"model": str(base), "data": train, "dev": dev, "text": ("text",), "label": "label", "minutes": 0.1}
     return Request(**(values | changes))
 
 
@@ -75,208 +95,213 @@ def shrunk(base_folder, files, tmp_path_factory):
     return folder, shrink(request(base_folder, files), folder)
 
 
-def reported_rows(labels, file):
-    """Return the rows of every second text, sorted by label and then by a hash of the text; here all texts differ."""
+def rows_of(file):
     with open(file, newline="") as opened:
-        texts = [row["text"] for row in csv.DictReader(opened)]
-    assert len(set(texts)) == len(texts)
-    hashes = [hashlib.blake2b(b"0:" + text.encode(), digest_size=8).digest() for text in texts]
-    order = sorted(range(len(labels)), key=lambda row: (labels[row], hashes[row]))
+        return list(csv.DictReader(opened))
+
+
+def reported_rows(rows):
+    """Return every second text, sorted by label and then by a hash of the text; here all texts differ."""
+    assert len({row["text"] for row in rows}) == len(rows)
+    hashes = [hashlib.blake2b(b"0:" + row["text"].encode(), digest_size=8).digest() for row in rows]
+    order = sorted(range(len(rows)), key=lambda number: (rows[number]["label"], hashes[number]))
     return sorted(order[1::2])
 
 
-def predictions_of(run):
-    table = pq.read_table(run / "predictions.parquet").to_pydict()
-    return {name: np.array(table[name]) for name in ("label", "prediction", "teacher_prediction")}
+def answers(model, file, output):
+    predict_file(model, file, output, text=["text"])
+    return [row["prediction"] for row in rows_of(output)]
 
 
-def test_the_figures_are_those_of_the_run_directories(shrunk, files):
+def models_of(summary):
+    return {model["name"]: model for model in summary["models"]}
+
+
+def places_of(plan):
+    """Return where each model is, by its name in the summary."""
+    places = {"teacher": Path(plan["teacher"]["model"]), "teacher, int8": "students/teacher-onnx-int8"}
+    for depth, name in ((2, "2 layers"), (1, "1 layer")):
+        places |= {name: f"students/{depth}/model", f"{name}, int8": f"students/{depth}/onnx-int8"}
+    return places
+
+
+def test_rows_that_choose_and_rows_that_are_reported_share_nothing(shrunk, files):
     folder, summary = shrunk
-    assert summary == read_json(folder / "summary.json")
-    entries = {entry["method"]: entry for entry in summary["methods"]}
-    assert list(entries) == list(TRIED_METHODS)
-    found = {name: predictions_of(folder / entry["run"]) for name, entry in entries.items()}
-    labels = found["ft"]["label"]
-    rows = reported_rows(labels, files[1])
-    others = sorted(set(range(len(labels))) - set(rows))
+    train, choosing, reported = (
+        pq.read_table(folder / "data" / f"{name}.parquet").to_pylist() for name in ("train", "choosing", "reported")
+    )
+    assert train == rows_of(files[0])
+    dev = rows_of(files[1])
+    rows = reported_rows(dev)
+    assert reported == [dev[row] for row in rows]
+    assert choosing == [row for number, row in enumerate(dev) if number not in rows]
     assert summary["rows"] == {"train": 200, "choosing": 31, "reported": 30}
-    for name, entry in entries.items():
-        right = found[name]["prediction"] == labels
-        assert entry["chosen_by"] == pytest.approx(right[others].mean())
-        assert entry["score"]["value"] == pytest.approx(right[rows].mean())
-        assert entry["score"]["low"] <= entry["score"]["value"] <= entry["score"]["high"]
-        same = found[name]["prediction"] == found[name]["teacher_prediction"]
-        assert entry["agreement"] == pytest.approx(same[rows].mean())
-    teacher = (found["ft"]["teacher_prediction"] == labels)[rows].mean()
-    most = Counter(label for _, label in sentences(200)).most_common(1)[0][0]
-    assert summary["majority"] == pytest.approx((labels[rows] == ["negative", "positive"].index(most)).mean())
-    assert summary["teacher"]["score"]["value"] == pytest.approx(teacher)
-    chosen = summary["student"]["method"]
-    assert chosen == max(TRIED_METHODS, key=lambda name: entries[name]["chosen_by"])
-    assert summary["against_teacher"]["value"] == pytest.approx(entries[chosen]["score"]["value"] - teacher)
-    recipe = yaml.safe_load((folder / entries[chosen]["run"] / "recipe.yaml").read_text())
-    assert recipe["student"] == {"from": "teacher", "keep": f"first:{summary['student']['layers']}"}
-    assert recipe["train"]["epochs"] == summary["student"]["epochs"]
 
 
 @needs_onnx
-def test_every_form_is_exported_scored_and_counted(shrunk, files, tmp_path):
+def test_every_form_of_every_depth_is_exported_scored_and_counted(shrunk, files, tmp_path):
     folder, summary = shrunk
-    models = {model["name"]: model for model in summary["models"]}
-    places = {
-        "student": "model",
-        "student, onnx": "onnx",
-        "student, onnx-int8": "onnx-int8",
-        "teacher, onnx-int8": "teacher-onnx-int8",
-    }
-    assert set(models) == {"teacher", *places} and not summary["not_exported"]
-    with open(files[1], newline="") as file:
-        labels = [row["label"] for row in csv.DictReader(file)]
-    rows = reported_rows(labels, files[1])
+    assert summary == read_json(folder / "summary.json")
+    plan, models = read_json(folder / "plan.json"), models_of(summary)
+    places = places_of(plan)
+    rivals = [name for name, model in models.items() if model["kind"] == "rival"]
+    assert models.keys() - rivals == places.keys() and not summary["not_exported"] and not summary["failed"]
+    dev = rows_of(files[1])
+    rows = reported_rows(dev)
+    others = sorted(set(range(len(dev))) - set(rows))
+    found = {name: answers(folder / place, files[1], tmp_path / f"{name}.csv") for name, place in places.items()}
     for name, place in places.items():
-        predict_file(folder / place, files[1], tmp_path / f"{place}.csv", text=["text"])
-        with open(tmp_path / f"{place}.csv", newline="") as file:
-            predicted = [row["prediction"] for row in csv.DictReader(file)]
-        right = [predicted[row] == labels[row] for row in rows]
-        assert models[name]["score"]["value"] == pytest.approx(np.mean(right)), name
-        file = folder / place / ("model.safetensors" if place == "model" else "model.onnx")
-        assert models[name]["disk_bytes"] == file.stat().st_size
-        assert models[name]["latency_ratio"] == pytest.approx(models[name]["p50_ms"] / models["teacher"]["p50_ms"])
-    student = AutoModelForSequenceClassification.from_pretrained(folder / "model")
-    assert student.config.num_hidden_layers == summary["student"]["layers"]
-    assert models["student"]["parameters"] == sum(weight.numel() for weight in student.parameters())
-    assert summary["student"]["parameters"] == models["student"]["parameters"]
+        model = models[name]
+        right = np.array([given == row["label"] for given, row in zip(found[name], dev, strict=True)])
+        assert model["score"]["value"] == pytest.approx(right[rows].mean()), name
+        assert model["chosen_by"] == pytest.approx(right[others].mean()), name
+        assert model["score"]["low"] <= model["score"]["value"] <= model["score"]["high"]
+        assert model["latency_ratio"] == pytest.approx(model["p50_ms"] / models["teacher"]["p50_ms"])
+        same = [found[name][row] == found["teacher"][row] for row in rows]
+        assert name == "teacher" or model["agreement"] == pytest.approx(np.mean(same))
+        if model["kind"] == "student":
+            gap = model["score"]["value"] - models["teacher"]["score"]["value"]
+            assert model["against_teacher"]["value"] == pytest.approx(gap)
+            assert set(model["against_rivals"]) == set(rivals)
+        if name != "teacher":
+            file = folder / place / ("model.onnx" if "int8" in name else "model.safetensors")
+            assert model["disk_bytes"] == file.stat().st_size
+    for depth, name in ((2, "2 layers"), (1, "1 layer")):
+        student = AutoModelForSequenceClassification.from_pretrained(folder / places[name])
+        assert student.config.num_hidden_layers == depth == models[name]["depth"] == models[f"{name}, int8"]["depth"]
+        assert models[name]["parameters"] == sum(weight.numel() for weight in student.parameters())
+        assert student.config.vocab_size == summary["vocabulary"]["pieces"] < summary["vocabulary"]["of_pieces"]
+    most = Counter(label for _, label in sentences(200)).most_common(1)[0][0]
+    assert summary["majority"] == pytest.approx(np.mean([dev[row]["label"] == most for row in rows]))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "metric"), [("numbers", "pearson"), ("several labels", "micro_f1")])
-def test_numbers_and_several_labels(kind, metric, base_folder, files, tmp_path, monkeypatch):
-    """Tell the problem from the column, all the way to the page and the forms that are served."""
-    monkeypatch.setattr(limbeck.shrink.pipeline, "TRIED_METHODS", ("ft", "kd"))
-    made = []
-    for file in files:
-        rows = list(csv.DictReader(file.read_text().splitlines()))
-        for number, row in enumerate(rows):
-            words = len(row["text"].split())
-            named = [row["label"]] + ["long"] * (words > 6) + ["odd"] * (number % 2)
-            row["label"] = words / 3 + number % 2 if kind == "numbers" else named
-        made.append(tmp_path / f"{file.stem}.jsonl")
-        made[-1].write_text("".join(json.dumps(row) + "\n" for row in rows))
-    summary = shrink(request(base_folder, made), tmp_path / "out")
-    assert summary["metric"] == metric
-    assert [entry["method"] for entry in summary["methods"]] == ["ft", "kd"]
-    assert all(np.isfinite(model["score"]["value"]) for model in summary["models"])
-    assert metric in (tmp_path / "out" / "summary.md").read_text()
-
-
-def test_the_page_is_that_of_the_figures(shrunk):
+def test_the_race_is_that_of_the_run_directories(shrunk):
+    """Follow the decisions by what the runs logged, and see that the winner's weights are those that were exported."""
     folder, summary = shrunk
-    assert (folder / "summary.md").read_text() == summary_page(summary)
-    assert "encoder (which has no trained head for these labels), fine-tuned for 6 epochs" in summary_page(summary)
-    assert not (folder / "study" / "caches").exists()
+    plan = read_json(folder / "plan.json")
+    race = plan["race"]
+    assert tuple(race["depths"]) == DEPTHS and race["candidates"] == 2 and race["epochs"] == 2.0
+    assert summary["race"] == {key: race[key] for key in ("depths", "candidates", "epochs")}
+    for depth in DEPTHS:
+        first, last = race["decisions"][str(depth)]
+        assert first["until"] == pytest.approx(1 / 3) and last["until"] == 1 and len(first["scores"]) == 2
+        for key, score in first["scores"].items():
+            log = [json.loads(line) for line in (folder / "race/runs" / key / "history.jsonl").read_text().splitlines()]
+            assert next(entry["eval_accuracy"] for entry in log if "eval_accuracy" in entry) == score
+        winner = max(first["scores"], key=first["scores"].get)  # the first of equals
+        assert first["go on"] == last["go on"] == list(last["scores"]) == [winner]
+        run = folder / "race" / "runs" / winner
+        assert last["scores"][winner] == read_json(run / "metrics.json")["score"]
+        [loser] = set(first["scores"]) - {winner}
+        assert not (folder / "race" / "runs" / loser / "metrics.json").exists()
+        student = summary["students"][str(depth)]
+        recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+        assert (folder / student["run"], student["method"]) == (run, recipe["method"]["name"])
+        assert recipe["student"]["keep"] == student["layers"] == plan["layers"]["sets"][str(depth)][0]["layers"] or (
+            recipe["student"]["keep"] == student["layers"] == plan["layers"]["sets"][str(depth)][1]["layers"]
+        )
+        exported = AutoModelForSequenceClassification.from_pretrained(folder / "students" / str(depth) / "model")
+        trained = AutoModelForSequenceClassification.from_pretrained(run / "student")
+        for ours, theirs in zip(exported.parameters(), trained.parameters(), strict=True):
+            assert ours.equal(theirs)
+        assert models_of(summary)["2 layers" if depth == 2 else "1 layer"]["chosen_by"] == pytest.approx(
+            last["scores"][winner]
+        )
+
+
+def test_rivals_score_what_an_independent_call_gives(shrunk, files, base_folder):
+    folder, summary = shrunk
+    train, choosing, reported = (str(folder / "data" / f"{name}.parquet") for name in ("train", "choosing", "reported"))
+    task = load_task("table", train=train, validation=choosing, test=reported, text="text", label="label")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "base")
+    network, _ = load_for_training(str(folder / "base"), task, tokenizer)
+    expected = [tfidf_rival(task), *frozen_rivals(task, network, tokenizer, [2, 4], name="encoder")]
+    models = models_of(summary)
+    assert [name for name, model in models.items() if model["kind"] == "rival"] == [one.name for one in expected]
+    rows = pq.read_table(reported).to_pydict()
+    labels = np.array([task.label_names.index(label) for label in rows["label"]])
+    for rival in expected:
+        assert models[rival.name]["chosen_by"] == pytest.approx(rival.metrics["accuracy"])
+        right = (np.asarray(rival.predict(rows["text"])) == labels).mean()
+        assert models[rival.name]["score"]["value"] == pytest.approx(right), rival.name
+    assert summary["best_rival"] == max(expected, key=lambda rival: rival.metrics["accuracy"]).name
+
+
+def test_the_pages_are_those_of_the_figures(shrunk):
+    folder, summary = shrunk
+    text, page = (folder / "summary.md").read_text(), (folder / "summary.html").read_text()
+    assert text == summary_page(summary)
+    assert "encoder (which has no trained head for these labels), with a fitted head, fine-tuned for 2 epochs" in text
+    assert "Proposed: " in text and f"**{summary['chosen']['name']}**" in text
+    assert "<svg" in page or "data:image" in page
+    for model in summary["models"]:
+        assert model["name"] in page and f"{model['p50_ms']:.2f} ms" in page
+    assert not (folder / "race" / "caches").exists()
 
 
 def test_a_finished_folder_is_left_as_it_is(shrunk, base_folder, files, monkeypatch):
     folder, summary = shrunk
-    monkeypatch.setattr(limbeck.shrink.pipeline, "execute", None)
-    monkeypatch.setattr(limbeck.shrink.pipeline, "run_study", None)
+    monkeypatch.setattr(limbeck.shrink.pipeline, "_Pipeline", None)
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     assert shrink(request(base_folder, files), folder) == summary
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
-@pytest.mark.slow
-def test_it_goes_on_where_it_stopped(base_folder, files, tmp_path, monkeypatch, command):
-    """Stop in the second student, then go on with a method that fails, then to the end, as if nothing had happened."""
-    monkeypatch.setattr(limbeck.shrink.pipeline, "choose_size", lambda *_: SIZE)
-    monkeypatch.setattr(limbeck.shrink.pipeline, "TRIED_METHODS", ("ft", "kd", "cka"))
-    monkeypatch.setattr("limbeck.shrink.plan._MOST_EPOCHS", 1.0)
-    monkeypatch.setattr("limbeck.shrink.forms.EXPORT_FORMS", ("hf", "onnx-int8"))
-    monkeypatch.setattr("limbeck.shrink.forms.export", only_hf)
-    original, done = limbeck.study.jobs.execute, []
-
-    def breaking(error, at):
-        def execute(recipe, *rest, **options):
-            if recipe.method.name == at:
-                raise error
-            done.append(recipe.method.name)
-            return original(recipe, *rest, **options)
-
-        return execute
-
-    train, dev = files
-    words = ["shrink", "--model", base_folder, "--data", train, "--dev", dev, "--text", "text", "--label", "label"]
-    monkeypatch.setattr(limbeck.study.jobs, "execute", breaking(KeyboardInterrupt(), "kd"))
-    code, said = command(*words, "-o", "out")
-    assert code == 130 and "Interrupted. The same command continues out" in said and done == ["ft"]
-    monkeypatch.setattr(limbeck.study.jobs, "execute", breaking(RuntimeError("no luck"), "kd"))
-    code, said = command(*words, "-o", "out")
-    assert code == 0 and "kd failed: RuntimeError: no luck" in said and done == ["ft", "cka"]
-    monkeypatch.setattr(limbeck.study.jobs, "execute", breaking(None, "nothing"))
-    code, said = command(*words, "-o", "out")
-    assert code == 0 and "failed" not in said and done == ["ft", "cka", "kd"]
-    code, _ = command(*words, "-o", "again")
-    assert code == 0
-    results = [read_json(tmp_path / name / "summary.json") for name in ("out", "again")]
-    for key in ("rows", "teacher", "student", "against_teacher", "against_ft"):
-        ours, theirs = ({**(result[key] or {}), "seconds": None} for result in results)
-        assert ours == theirs, key
-    assert [entry["score"] for entry in results[0]["methods"]] == [entry["score"] for entry in results[1]["methods"]]
+def chosen_independently(summary, budget):
+    """Return the name of the best student within milliseconds, or of the knee where there is no budget."""
+    students = [model for model in summary["models"] if model["kind"] == "student"]
+    if budget is not None:
+        return max(
+            (model for model in students if model["p50_ms"] <= budget),
+            key=lambda model: (model["chosen_by"], -model["p50_ms"]),
+        )["name"]
+    better = [
+        model
+        for model in students
+        if not any(
+            other["p50_ms"] <= model["p50_ms"]
+            and other["chosen_by"] >= model["chosen_by"]
+            and (other["p50_ms"], other["chosen_by"]) != (model["p50_ms"], model["chosen_by"])
+            for other in students
+        )
+    ]
+    better.sort(key=lambda model: model["p50_ms"])
+    if len(better) < 3:
+        return better[-1]["name"]
+    across, up = np.log([model["p50_ms"] for model in better]), np.array([model["chosen_by"] for model in better])
+    above = (up - up[0]) / (up[-1] - up[0]) - (across - across[0]) / (across[-1] - across[0])
+    return better[int(np.argmax(above))]["name"]
 
 
-def only_hf(model, to, output, **options):
-    from limbeck.deploy.export import export
+def test_without_a_budget_the_knee_is_proposed(shrunk):
+    folder, summary = shrunk
+    name = chosen_independently(summary, None)
+    assert summary["budget"] is None and summary["chosen"]["name"] == name and summary["chosen"]["met"]
+    assert folder / summary["chosen"]["folder"] == folder / places_of(read_json(folder / "plan.json"))[name]
+    assert (folder / summary["chosen"]["folder"]).is_dir()
 
-    if to != "hf":
-        raise MissingExtra("This needs onnxruntime: pip install 'limbeck[onnx]'.")
-    return export(model, to, output, **options)
 
-
-def test_without_onnx_and_out_of_time_it_says_so(shrunk, files, tmp_path, monkeypatch):
-    """Give a teacher of which one layer is too slow, where no other form can be had."""
-
-    def missing(*_):
-        raise MissingExtra("This needs onnxruntime: pip install 'limbeck[onnx]'.")
-
-    monkeypatch.setattr("limbeck.shrink.size.write_onnx", missing)
-    monkeypatch.setattr("limbeck.shrink.forms.export", only_hf)
-    monkeypatch.setattr(limbeck.shrink.pipeline, "TRIED_METHODS", ("ft",))
+@pytest.mark.parametrize(("budget", "met"), [("100000ms", True), ("0.00001ms", False)])
+def test_a_budget_and_a_teacher_as_it_is_given(budget, met, shrunk, files, tmp_path, plain):
+    """Give a model that knows the task, where no other form can be had."""
     teacher = shrunk[0] / "teacher"
-    summary = shrink(request(teacher, files, budget="0.0001ms"), tmp_path / "out")
-    assert not (tmp_path / "out" / "teacher").exists()
-    assert summary["student"]["layers"] == 1 and not summary["budget"]["met"]
+    summary = shrink(request(teacher, files, budget=budget), tmp_path / "out")
+    assert not (tmp_path / "out" / "teacher").exists() and summary["teacher"]["epochs"] is None
     text = (tmp_path / "out" / "summary.md").read_text()
-    assert "The budget of 0.0001ms could not be met. The nearest takes" in text
-    assert "Not exported as ONNX: This needs onnxruntime" in text
     assert "The teacher is teacher, as it was given." in text
-    assert [model["name"] for model in summary["models"]] == ["teacher", "student"]
-
-
-@pytest.mark.parametrize(
-    ("budget", "layers", "met"), [("0.25x", 1, True), ("0.06x", 2, True), ("0.001x", 1, False), ("3.5ms", 3, True)]
-)
-def test_int8_helps_where_one_layer_is_too_slow(budget, layers, met, files, teacher_folder, monkeypatch):
-    """Make timings up: each layer takes 10 ms, and 1 ms in 8 bits."""
-
-    def timings(teacher, length, make, depths):
-        each = 10.0 if make is shrink_size._first_layers else 1.0
-        return {depth: 40.0 if depth == 4 else each * depth for depth in depths}
-
-    monkeypatch.setattr(shrink_size, "_time", timings)
-    task = load_task("table", train=str(files[0]), text="text", label="label")
-    found = shrink_size.choose_size(str(teacher_folder), task, Budget.parse(budget))
-    assert (found["layers"], found["met"], found["of_layers"]) == (layers, met, 4)
-    lengths = sorted(task.lengths("train", AutoTokenizer.from_pretrained(teacher_folder)))
-    share = sum(length <= found["length"] for length in lengths) / len(lengths)
-    assert share >= (0.95 if budget.endswith("ms") else 0.5) and found["length"] in lengths
-
-
-@needs_onnx
-def test_students_are_cut_and_quantised_in_memory(teacher_folder, tmp_path):
-    teacher = TorchServed(teacher_folder)
-    plain, int8 = shrink_size._first_layers(teacher, 1), shrink_size._quantised(tmp_path, teacher, 1)
-    assert (plain.model.config.num_hidden_layers, teacher.model.config.num_hidden_layers) == (1, 4)
-    assert (plain.form, int8.form) == ("torch", "onnx-int8")
-    batch = random_batch(teacher, 3, 7)
-    np.testing.assert_allclose(plain.logits(batch), int8.logits(batch), atol=0.05)
+    assert "Not exported: ONNX: This needs onnxruntime: pip install 'limbeck[onnx]'." in text
+    models = models_of(summary)
+    assert {name for name, model in models.items() if model["kind"] != "rival"} == {"teacher", "2 layers", "1 layer"}
+    assert summary["chosen"]["met"] == met and all(model["within_budget"] == met for model in models.values())
+    fastest = min((models[name] for name in ("2 layers", "1 layer")), key=lambda model: model["p50_ms"])["name"]
+    assert summary["chosen"]["name"] == (chosen_independently(summary, 1e5) if met else fastest)
+    assert (
+        f"The best within {budget}: " if met else f"The budget of {budget} could not be met. The fastest is"
+    ) in text
+    lengths = AutoTokenizer.from_pretrained(teacher / "student")([row["text"] for row in rows_of(files[0])])[
+        "input_ids"
+    ]
+    assert np.mean([len(ids) <= summary["timed"]["length"] for ids in lengths]) >= 0.95
 
 
 def test_who_is_a_teacher(shrunk, base_folder, teacher_folder, files):
@@ -288,16 +313,177 @@ def test_who_is_a_teacher(shrunk, base_folder, teacher_folder, files):
     assert reason_to_fine_tune(str(shrunk[0] / "teacher"), task) == ""
 
 
+@pytest.mark.parametrize("rate", [0.5, 1e-12])
+def test_a_teacher_that_training_did_not_improve_keeps_its_fitted_head(rate, shrunk, base_folder, tmp_path):
+    """Train so fast that all is forgotten, and so slowly that nothing is learned."""
+    folder, _ = shrunk
+    block = yaml.safe_load((folder / "teacher" / "recipe.yaml").read_text())["task"]
+    recipe = Trainings(block, 32, 200, 0).teacher(str(base_folder), 0.2)
+    recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"learning_rate": rate})})
+    found = train_teacher(recipe, tmp_path / "run", tmp_path / "fitted")
+    assert found["kept"] == "fitted" and found["model"] == str(tmp_path / "fitted")
+    assert found["trained_score"] <= found["fitted_score"]
+    rows = pq.read_table(block["validation"]).to_pydict()
+    write_csv(tmp_path / "dev.csv", list(zip(rows["text"], rows["label"], strict=True)))
+    given = answers(tmp_path / "fitted", tmp_path / "dev.csv", tmp_path / "given.csv")
+    assert np.mean(np.array(given) == rows["label"]) == pytest.approx(found["fitted_score"])
+
+
+@pytest.mark.parametrize(("minutes", "candidates"), [(0.1, 2), pytest.param(0.14, 4, marks=pytest.mark.slow)])
+def test_it_goes_on_where_it_stopped(
+    minutes, candidates, shrunk, base_folder, files, tmp_path, monkeypatch, command, plain
+):
+    """Stop in the race, go on with a student that fails, then to the end: all as if nothing had happened."""
+    train, dev = files
+    words = ["shrink", "--model", base_folder, "--data", train, "--dev", dev, "--text", "text", "--label", "label"]
+    words += ["--minutes", minutes]
+    original, calls = limbeck.study.jobs.execute, []
+
+    def breaking(error, at):
+        def execute(recipe, folder, **options):
+            calls.append((Path(folder).name, options["pause_after"]))
+            if len(calls) in at:
+                raise error
+            return original(recipe, folder, **options)
+
+        return execute
+
+    monkeypatch.setattr(limbeck.study.jobs, "execute", breaking(None, ()))
+    assert command(*words, "-o", "whole")[0] == 0
+    every = list(calls)
+    for number in (1, 2, len(every) - 1):  # in the first rung, and in the last of a depth
+        calls.clear()
+        monkeypatch.setattr(limbeck.study.jobs, "execute", breaking(KeyboardInterrupt(), [number + 1]))
+        code, said = command(*words, "-o", "out")
+        assert code == 130 and "Interrupted. The same command continues out" in said
+        assert "decisions" not in read_json(tmp_path / "out" / "plan.json")["race"]
+        if number == 2:
+            break
+    calls.clear()
+    monkeypatch.setattr(limbeck.study.jobs, "execute", breaking(RuntimeError("no luck"), [1, 2]))  # both attempts
+    code, said = command(*words, "-o", "out")
+    assert code == 0 and "RuntimeError: no luck" in said
+    assert list(read_json(tmp_path / "out" / "summary.json")["failed"]) == [calls[0][0]]
+    calls.clear()
+    monkeypatch.setattr(limbeck.study.jobs, "execute", breaking(None, ()))
+    code, said = command(*words, "-o", "out")
+    assert code == 0 and "no luck" not in said and len(calls) < len(every)
+    plans = [read_json(tmp_path / name / "plan.json") for name in ("out", "whole")]
+    assert plans[0]["race"]["candidates"] == candidates
+    assert plans[0]["race"] == plans[1]["race"] and plans[0]["layers"] == plans[1]["layers"]
+    ours, theirs = (read_json(tmp_path / name / "summary.json") for name in ("out", "whole"))
+    for key in ("rows", "majority", "students", "race", "best_rival", "vocabulary", "failed"):
+        assert ours[key] == theirs[key], key
+    for name, model in models_of(ours).items():
+        other = models_of(theirs)[name]
+        assert [model[key] for key in ("score", "chosen_by", "agreement", "parameters")] == [
+            other[key] for key in ("score", "chosen_by", "agreement", "parameters")
+        ], name
+    for student in ours["students"].values():
+        assert_same_weights(tmp_path / "out" / student["run"], tmp_path / "whole" / student["run"])
+
+
+def test_where_no_student_can_be_trained_there_is_one_message(shrunk, files, tmp_path, monkeypatch, command):
+    def execute(*_, **__):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(limbeck.study.jobs, "execute", execute)
+    words = ["--model", shrunk[0] / "teacher", "--data", files[0], "--dev", files[1], "--text", "text"]
+    code, said = command("shrink", *words, "--label", "label", "--minutes", 0.1, "-o", "out")
+    assert code == 1 and said.count("Error:") == 1
+    assert "No student could be trained: RuntimeError: no luck" in said and not (tmp_path / "out/summary.json").exists()
+    assert list((tmp_path / "out" / "race" / "failures").iterdir())
+
+
+@pytest.mark.slow
+def test_unlabelled_rows_are_labelled_by_the_teacher(shrunk, files, tmp_path, plain):
+    """Give new texts, some twice, and some that are validation or training rows: those must not come in again."""
+    new = [text for text, _ in sentences(50, seed=9)]
+    known = [rows_of(files[0])[0]["text"], rows_of(files[1])[0]["text"]]
+    labelled = {row["text"] for file in files for row in rows_of(file)}
+    (tmp_path / "more.csv").write_text("text\n" + "".join(f"{text}\n" for text in [*new, *new[:5], *known]))
+    teacher = shrunk[0] / "teacher"
+    shrink(request(teacher, files, unlabelled=str(tmp_path / "more.csv")), tmp_path / "out")
+    rows = pq.read_table(tmp_path / "out" / "data" / "taught.parquet").to_pylist()
+    assert rows[:200] == rows_of(files[0])
+    added = rows[200:]
+    assert [row["text"] for row in added] == [text for text in dict.fromkeys(new) if text not in labelled]
+    write_csv(tmp_path / "asked.csv", [(row["text"], "?") for row in added])
+    assert answers(teacher, tmp_path / "asked.csv", tmp_path / "given.csv") == [row["label"] for row in added]
+    for run in (tmp_path / "out" / "race" / "runs").iterdir():
+        assert yaml.safe_load((run / "recipe.yaml").read_text())["task"]["train"].endswith("taught.parquet")
+
+
+def changed(file, kind, output):
+    """Write the rows of a file with other labels, or as pairs, in the form that a user would have them in."""
+    rows = rows_of(file)
+    for number, row in enumerate(rows):
+        words = row["text"].split()
+        named = [row["label"]] + ["long"] * (len(words) > 6) + ["odd"] * (number % 2)
+        if kind == "numbers":
+            row["label"] = len(words) / 3 + number % 2
+        elif kind == "pairs":
+            row |= {"text": " ".join(words[: len(words) // 2]), "second": " ".join(words[len(words) // 2 :])}
+        else:
+            row["label"] = "; ".join(named) if kind == "separated" else named
+    path = output / f"{file.stem}.{'csv' if kind == 'separated' else 'jsonl'}"
+    if kind == "separated":
+        path.write_text("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in rows))
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "metric", "options"),
+    [
+        ("numbers", "pearson", {}),
+        ("lists", "micro_f1", {}),
+        ("separated", "micro_f1", {"separator": ";"}),
+        ("pairs", "accuracy", {"text": ("text", "second")}),
+    ],
+)
+def test_other_problems(kind, metric, options, base_folder, files, tmp_path, plain):
+    """Go all the way to the page and the forms that are served, and score those independently."""
+    made = [changed(file, kind, tmp_path) for file in files]
+    out = tmp_path / "out"
+    summary = shrink(request(base_folder, made, **options), out)
+    assert summary["metric"] == metric and not summary["failed"]
+    assert metric in (out / "summary.md").read_text()
+    assert len([model for model in summary["models"] if model["kind"] == "rival"]) == 3
+    rows = pq.read_table(out / "data" / "reported.parquet").to_pylist()
+    given = tmp_path / "reported.jsonl"
+    given.write_text("".join(json.dumps({**row, "label": ""}) + "\n" for row in rows))
+    for name, place in (("2 layers", "students/2/model"), ("1 layer", "students/1/model")):
+        to = tmp_path / f"{name}.jsonl"
+        predict_file(out / place, given, to, text=list(options.get("text", ["text"])))
+        found = [json.loads(line)["prediction"] for line in to.read_text().splitlines()]
+        labels = [row["label"] for row in rows]
+        if kind == "numbers":
+            expected = np.corrcoef(found, labels)[0, 1]
+        elif kind == "pairs":
+            expected = np.mean([one == other for one, other in zip(found, labels, strict=True)])
+        else:
+            names = sorted({name for label in labels for name in label})
+            sides = [[[name in answer for name in names] for answer in side] for side in (labels, found)]
+            expected = f1_score(*map(np.array, sides), average="micro")
+        assert models_of(summary)[name]["score"]["value"] == pytest.approx(expected, abs=1e-6), name
+
+
 BAD = {
     "column": (["--label", "intent"], "intent"),
     "text": (["--text", "sentence"], "sentence"),
     "file": (["--data", "trian.csv"], "trian.csv does not exist. Did you mean 'train.csv'"),
+    "unlabelled": (["--unlabelled", "trian.csv"], "trian.csv does not exist. Did you mean 'train.csv'"),
+    "unlabelled column": (["--unlabelled", "other.csv"], "'text'"),
     "budget": (["--budget", "abc"], "The budget 'abc' is not understood"),
     "fast": (["--budget", "2x"], "write 0.5x"),
     "zero": (["--budget", "0x"], "leaves no time"),
     "one label": (["--data", "same.csv"], "every row has the label 'positive'"),
     "few": (["--data", "few.csv"], "few.csv has 60 rows, of which a tenth, 6, would be held out"),
     "few dev": (["--dev", "tiny.csv"], "tiny.csv has 6 rows, too few to tell one student from another"),
+    "few train": (["--data", "tiny.csv", "--dev", "few.csv"], "tiny.csv has 6 rows, too few to train on"),
     "model": (["--model", "nowhere"], "Cannot load 'nowhere'"),
     "output": (["-o", "taken"], "taken holds something else"),
 }
@@ -309,6 +495,7 @@ def test_what_cannot_work_is_refused_with_one_message(case, base_folder, command
     write_csv(tmp_path / "train.csv", sentences(240))
     write_csv(tmp_path / "few.csv", sentences(60))
     write_csv(tmp_path / "tiny.csv", sentences(6))
+    write_csv(tmp_path / "other.csv", sentences(6), header="sentence,label")
     write_csv(tmp_path / "same.csv", [(text, "positive") for text, _ in sentences(240)])
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "notes.txt").write_text("mine")
@@ -316,4 +503,17 @@ def test_what_cannot_work_is_refused_with_one_message(case, base_folder, command
     given = defaults | dict(zip(words[::2], words[1::2], strict=True))
     code, said = command("shrink", *(word for pair in given.items() for word in pair))
     assert code == 1 and said.count("Error:") == 1 and message in said
-    assert not (tmp_path / "out").exists() or not (tmp_path / "out" / "teacher").exists()
+    assert not (tmp_path / "out").exists()  # so that the right words may name it
+
+
+def test_what_was_killed_before_its_first_decision_goes_on(base_folder, files, tmp_path, monkeypatch, command):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    words = ["--model", base_folder, "--data", files[0], "--dev", files[1], "--text", "text", "--label", "label"]
+    monkeypatch.setattr(limbeck.shrink.pipeline, "reason_to_fine_tune", killed)
+    for _ in range(2):
+        code, said = command("shrink", *words, "-o", "out")
+        assert code == 130 and "The same command continues out" in said, said
+    code, said = command("shrink", *words, "--seed", 1, "-o", "out")
+    assert code == 1 and "differs in: seed (0 there, 1 now)" in said

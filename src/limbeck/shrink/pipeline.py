@@ -33,7 +33,7 @@ from limbeck.shrink.budget import Budget
 from limbeck.shrink.data import CHOOSING, divide, readable_labels, unlabelled_texts, with_teachers_labels
 from limbeck.shrink.forms import export_forms, time_forms, time_rival
 from limbeck.shrink.page import write_pages
-from limbeck.shrink.plan import Request, Workspace
+from limbeck.shrink.plan import DATA, Request, Workspace
 from limbeck.shrink.race import run_race
 from limbeck.shrink.schedule import RaceSchedule, depths_of, epochs_that_fit, measure_cost, schedule_race
 from limbeck.shrink.scores import ModelScores
@@ -61,6 +61,7 @@ def shrink(request: Request, output: Path) -> dict[str, Any]:
     block = load_task_block(request.task_block())
     task = load_task(block.name, **block.options)
     request.check(task)
+    more = unlabelled_texts(request, task)
     workspace = Workspace(output, request)
     if (done := _finished(output)) is not None:
         logger.info("%s is finished already.", output)
@@ -68,7 +69,12 @@ def shrink(request: Request, output: Path) -> dict[str, Any]:
     with locked(output):
         remove_leftovers(output)
         logger.info("About %g minutes, of which a third or so are the teacher's.", request.minutes)
-        summary = _Pipeline(request, task, workspace).run()
+        workspace.begin()
+        try:
+            summary = _Pipeline(request, task, more, workspace).run()
+        except LimbeckError:
+            workspace.forget()
+            raise
         write_pages(summary, output)
         write_text(output / SUMMARY, json.dumps(summary, indent=1) + "\n")
         if not summary["failed"]:  # the teacher's features have served, and are large
@@ -100,11 +106,11 @@ class _Teacher:
 class _Pipeline:
     """Do the steps one after the other; what was decided before is not decided again."""
 
-    def __init__(self, request: Request, task: Task, workspace: Workspace) -> None:
+    def __init__(self, request: Request, task: Task, more: dict[str, list[str]], workspace: Workspace) -> None:
+        self.more = more
         self.request, self.workspace, self.plan, self.folder = request, workspace, workspace.plan, workspace.folder
         self.began = time.monotonic()
-        self.more = unlabelled_texts(request, task)
-        self.block = divide(request, task, self.folder / "data")
+        self.block = divide(request, task, self.folder / DATA)
         self.task = _load(self.block)
 
     def run(self) -> dict[str, Any]:
@@ -163,7 +169,7 @@ class _Pipeline:
         count = len(next(iter(self.more.values())))
         if not count:
             return self.block
-        file = self.folder / "data" / "taught.parquet"
+        file = self.folder / DATA / "taught.parquet"
         if file.is_file():
             return {**self.block, "train": str(file)}
         network, tokenizer = load_fine_tuned(teacher, self.task), load_tokenizer(teacher)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from limbeck.runs.files import read_mapping
 from limbeck.shrink.budget import Budget
 from limbeck.tasks.task import Task
 
-PLAN = "plan.json"
+PLAN, DATA = "plan.json", "data"
 _FEWEST_DEV, _FEWEST_TRAIN = 20, 40  # rows; fewer cannot tell one student from another
 
 
@@ -121,7 +122,21 @@ class Workspace:
             ) from error
         return plan
 
+    def begin(self) -> None:
+        """Write what was asked before anything else: what a kill leaves behind is then known to be of this request."""
+        if not self._file.is_file():
+            self._write()
+
+    def forget(self) -> None:
+        """Remove what was written, unless something was decided: another request may use the folder."""
+        if self.plan.keys() == {"asked"}:
+            shutil.rmtree(self.folder / DATA, ignore_errors=True)
+            self._file.unlink(missing_ok=True)
+
     def decide(self, name: str, decision: dict[str, Any]) -> None:
         """Add a decision to the plan, and write the plan."""
         self.plan[name] = decision
+        self._write()
+
+    def _write(self) -> None:
         write_text(self._file, json.dumps(self.plan, indent=1) + "\n")

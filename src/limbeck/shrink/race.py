@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def run_race(
         depth: [_job(candidate, trainings, teacher, schedule.epochs, cache, folder) for candidate in field]
         for depth, field in fields.items()
     }
-    larger = task.metrics[0] not in SMALLER_IS_BETTER
+    metric = task.metrics[0]
+    jobs = {depth: [replace(job, metric=metric) for job in field] for depth, field in jobs.items()}
+    larger = metric not in SMALLER_IS_BETTER
     with watching(sum(_starts(len(field)) for field in jobs.values())) as watcher:
         results: dict[int, RaceResult] = run_workflows(
             {depth: race(field, larger) for depth, field in jobs.items()}, InProcess(), watcher

@@ -67,9 +67,14 @@ def race(jobs: Sequence[TrainJob], larger_is_better: bool) -> Generator[Sequence
         }
         alive = sorted(
             (job for job in alive if job.key in scores),
-            key=lambda job: -scores[job.key] if larger_is_better else scores[job.key],
+            key=lambda job: _rank(scores[job.key], larger_is_better),
         )
         alive = alive[: 1 if share == 1 else math.ceil(len(asked) / 2)]
         result.rungs.append(Rung(share, scores, tuple(job.key for job in alive)))
     result.winner = alive[0] if alive else None
     return result
+
+
+def _rank(score: float, larger_is_better: bool) -> float:
+    """Return what sorts the best score first; NaN, which is neither more nor less than any other, is last."""
+    return math.inf if math.isnan(score) else -score if larger_is_better else score

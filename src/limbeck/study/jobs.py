@@ -27,6 +27,7 @@ from limbeck.runs.files import read_mapping
 from limbeck.runs.reader import read_history, read_recipe
 from limbeck.study.search import falls_behind
 from limbeck.training.cache_building import cache_for_runs
+from limbeck.training.checkpoint_folders import last_epoch
 from limbeck.training.execute import execute
 
 logger = logging.getLogger("limbeck")
@@ -67,7 +68,7 @@ class Job(ABC):
 class TrainJob(Job):
     """Describe one run into ``folder``; with ``earlier``, it may end early where it falls behind those scores.
 
-    ``until``, a share of its epochs, is where it waits for another job of the same run to go on.
+    ``until``, a share of its epochs, is where it waits, scored by ``metric``, for another job of the same run to go on.
     """
 
     values: dict[str, Any]
@@ -75,6 +76,7 @@ class TrainJob(Job):
     weights: WeightsPolicy = "needed"
     earlier: tuple[tuple[float, ...], ...] | None = None
     until: float = 1.0
+    metric: str = ""
 
     @property
     def directory(self) -> RunDirectory:
@@ -101,16 +103,29 @@ class TrainJob(Job):
             self.delete_students()
 
     def score_so_far(self) -> float | None:
-        """Return the score where the run waits, or its last one; None where it has not come so far."""
-        if self.directory.finished:
-            return float(self.directory.metrics()["score"])
+        """Return the score where the run waits or waited, else its last one; None where it has not come so far."""
+        finished = self.directory.finished
+        if self.until < 1 and (score := self._score_where_it_waited(finished)) is not None:
+            return score
+        return float(self.directory.metrics()["score"]) if finished else None
+
+    def _score_where_it_waited(self, finished: bool) -> float | None:
+        """Return the first score since the pause: a run that went on since must not be judged by what it became.
+
+        It counts once the checkpoint that follows it is there: a run that goes on from an earlier one forgets it.
+        """
         if not self.directory.history.is_file():
             return None
         least = self.until * load_recipe(values=self.values).train.epochs - _ROUNDING
-        evaluations = [entry for entry in read_history(self.directory) if next(iter(entry)).startswith("eval_")]
-        # an evaluation begins with the main metric
-        scores = [float(next(iter(entry.values()))) for entry in evaluations if entry["epoch"] >= least]
-        return scores[0] if scores else None
+        if not finished and (last_epoch(self.directory.checkpoints) or 0.0) < least:
+            return None
+        name = f"eval_{self.metric}"
+        scores = (
+            float(entry[name])
+            for entry in read_history(self.directory)
+            if entry.get(name) is not None and entry["epoch"] >= least
+        )
+        return next(scores, None)
 
     def delete_students(self) -> None:
         """Delete the weights of a finished run and of its stages, with which an unfinished one would go on."""

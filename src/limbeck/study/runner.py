@@ -258,7 +258,7 @@ class _Scheduler:
         """Wait for a job to end, and advance the workflows that waited for it alone."""
         outcome = self._engine.next_outcome()
         job = self._running.pop(outcome.key)
-        self._attempts[job.key] += 1
+        self._attempts[job.key] += bool(outcome.error)  # a run that waited and goes on has the same key
         if outcome.halts:
             raise RunError(
                 f"{job.title}: {outcome.error}. Nothing finished was lost. Make room. The same command continues "

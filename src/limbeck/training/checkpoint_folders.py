@@ -68,6 +68,12 @@ def last_checkpoint(folder: Path) -> Path | None:
     return inspect_checkpoints(folder).newest
 
 
+def last_epoch(folder: Path) -> float | None:
+    """Return how many epochs were done at the newest whole checkpoint; None where there is none."""
+    newest = last_checkpoint(folder)
+    return None if newest is None else float(json.loads((newest / STATE).read_bytes())["epoch"])
+
+
 def inspect_checkpoints(folder: Path) -> Checkpoints:
     """Look for the newest whole checkpoint; incomplete ones, left by a killed process, are named beside it.
 
