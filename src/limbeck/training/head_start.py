@@ -25,7 +25,7 @@ logger = logging.getLogger("limbeck")
 
 _DEFAULTS: dict[SourceHead, Head] = {"whole": "kept", "cut": "fitted", "new": "fitted", "random": "fresh"}
 # Below, a fitted head needs weights so large that dropout alone makes the first losses large. On some of banking77,
-# gte-small has 0.005 after its first three layers, and first losses above 100; 0.2 after layers 4, 8 and 12, and 1 to 5.
+# gte-small has 0.005 after its first three layers, and first losses above 100; 0.2 after 4, 8 and 12, and 1 to 5.
 _LITTLE_SPREAD = 0.02
 _TRAINED = ("whole", "cut")  # sources that have a head of the task
 
@@ -131,8 +131,8 @@ def _report(fitted: FittedHead, metric: str, score: float, before: float | None)
     if fitted.spread < _LITTLE_SPREAD:
         logger.warning(
             "What the head receives hardly differs between texts (by %.2g of its size), so the fitted weights are "
-            "large, and so are the first losses. Keep the last layer too (student.keep='[1, 2, 12]' of 12), or compare with "
-            "student.head=kept.",
+            "large, and so are the first losses. Keep the last layer too (student.keep='[1, 2, 12]' of 12), or "
+            "compare with student.head=kept.",
             fitted.spread,
         )
     if before is not None and (score > before if metric in SMALLER_IS_BETTER else score < before):
