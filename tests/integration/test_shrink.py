@@ -115,7 +115,8 @@ def test_the_figures_are_those_of_the_run_directories(shrunk, files):
     assert chosen == max(TRIED_METHODS, key=lambda name: entries[name]["chosen_by"])
     assert summary["against_teacher"]["value"] == pytest.approx(entries[chosen]["score"]["value"] - teacher)
     recipe = yaml.safe_load((folder / entries[chosen]["run"] / "recipe.yaml").read_text())
-    assert recipe["student"] == {"from": "teacher", "keep": f"first:{summary['student']['layers']}"}
+    kept = f"first:{summary['student']['layers']}"
+    assert recipe["student"] == {"from": "teacher", "keep": kept, "head": "fitted"}
     assert recipe["train"]["epochs"] == summary["student"]["epochs"]
 
 
