@@ -51,6 +51,8 @@ def hurry():
         patch.setattr("limbeck.shrink.pipeline._TEACHER_SHARE", 0.5)
         patch.setattr("limbeck.shrink.forms._SECONDS", 0.1)
         patch.setattr("limbeck.shrink.forms._RIVAL_TEXTS", 3)
+        patch.setattr("limbeck.inference.latency._WARM_UP", 0.005)
+        patch.setattr("limbeck.inference.latency._MEASURED", 0.005)
         patch.setattr("limbeck.shrink.scores._RESAMPLES", 300)
         patch.setattr("limbeck.shrink.pipeline.measure_cost", lambda recipe: COST)
         patch.setattr("limbeck.shrink.pipeline._Pipeline._left", lambda self: 60 * self.request.minutes)
@@ -114,6 +116,10 @@ def answers(model, file, output):
     return [row["prediction"] for row in rows_of(output)]
 
 
+def labels_of(folder, part):
+    return pq.read_table(folder / "data" / f"{part}.parquet").to_pydict()["label"]
+
+
 def models_of(summary):
     return {model["name"]: model for model in summary["models"]}
 
@@ -144,26 +150,28 @@ def test_rows_that_choose_and_rows_that_are_reported_share_nothing(shrunk, files
 
 
 @needs_onnx
-def test_every_form_of_every_depth_is_exported_scored_and_counted(shrunk, files, tmp_path):
+def test_every_form_of_every_depth_is_exported_scored_and_counted(shrunk, tmp_path):
     folder, summary = shrunk
     assert summary == read_json(folder / "summary.json")
     plan, models = read_json(folder / "plan.json"), models_of(summary)
     places = places_of(plan)
     rivals = [name for name, model in models.items() if model["kind"] == "rival"]
     assert models.keys() - rivals == places.keys() and not summary["not_exported"] and not summary["failed"]
-    dev = rows_of(files[1])
-    rows = reported_rows(dev)
-    others = sorted(set(range(len(dev))) - set(rows))
-    found = {name: answers(folder / place, files[1], tmp_path / f"{name}.csv") for name, place in places.items()}
+    labels = {part: labels_of(folder, part) for part in ("choosing", "reported")}
+    found = {  # part by part, because what int8 answers follows from the batch
+        (name, part): answers(folder / place, folder / "data" / f"{part}.parquet", tmp_path / f"{name}-{part}.csv")
+        for name, place in places.items()
+        for part in labels
+    }
     for name, place in places.items():
         model = models[name]
-        right = np.array([given == row["label"] for given, row in zip(found[name], dev, strict=True)])
-        assert model["score"]["value"] == pytest.approx(right[rows].mean()), name
-        assert model["chosen_by"] == pytest.approx(right[others].mean()), name
+        right = {part: np.mean(np.array(found[name, part]) == labels[part]) for part in labels}
+        assert model["score"]["value"] == pytest.approx(right["reported"]), name
+        assert model["chosen_by"] == pytest.approx(right["choosing"]), name
         assert model["score"]["low"] <= model["score"]["value"] <= model["score"]["high"]
         assert model["latency_ratio"] == pytest.approx(model["p50_ms"] / models["teacher"]["p50_ms"])
-        same = [found[name][row] == found["teacher"][row] for row in rows]
-        assert name == "teacher" or model["agreement"] == pytest.approx(np.mean(same))
+        same = np.mean(np.array(found[name, "reported"]) == found["teacher", "reported"])
+        assert name == "teacher" or model["agreement"] == pytest.approx(same)
         if model["kind"] == "student":
             gap = model["score"]["value"] - models["teacher"]["score"]["value"]
             assert model["against_teacher"]["value"] == pytest.approx(gap)
@@ -177,7 +185,7 @@ def test_every_form_of_every_depth_is_exported_scored_and_counted(shrunk, files,
         assert models[name]["parameters"] == sum(weight.numel() for weight in student.parameters())
         assert student.config.vocab_size == summary["vocabulary"]["pieces"]
     most = Counter(label for _, label in sentences(200)).most_common(1)[0][0]
-    assert summary["majority"] == pytest.approx(np.mean([dev[row]["label"] == most for row in rows]))
+    assert summary["majority"] == pytest.approx(np.mean(np.array(labels["reported"]) == most))
 
 
 def test_the_race_is_that_of_the_run_directories(shrunk):
@@ -286,7 +294,9 @@ def test_without_a_budget_the_knee_is_proposed(shrunk):
     assert (folder / summary["chosen"]["folder"]).is_dir()
 
 
-@pytest.mark.parametrize(("budget", "met"), [("100000ms", True), ("0.00001ms", False)])
+@pytest.mark.parametrize(
+    ("budget", "met"), [pytest.param("100000ms", True, marks=pytest.mark.slow), ("0.00001ms", False)]
+)
 def test_a_budget_and_a_teacher_as_it_is_given(budget, met, shrunk, files, tmp_path, plain):
     """Give a model that knows the task, where no other form can be had."""
     teacher = taught_by(shrunk)
