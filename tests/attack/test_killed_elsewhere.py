@@ -101,6 +101,8 @@ HURRY = {
     "limbeck.shrink.pipeline._Pipeline._left": FIXED_TIME,
     "limbeck.shrink.pipeline.measure_cost": FIXED_COST,
     "limbeck.shrink.forms._SECONDS": 0.05,
+    "limbeck.inference.latency._WARM_UP": 0.005,
+    "limbeck.inference.latency._MEASURED": 0.005,
     "limbeck.shrink.scores._RESAMPLES": 50,
     "limbeck.shrink.forms.FORMS": {"hf": "model"},
 }

@@ -135,7 +135,7 @@ class Workspace:
 
     def decide(self, name: str, decision: dict[str, Any]) -> None:
         """Add a decision to the plan, and write the plan."""
-        self.plan[name] = decision
+        self.plan[name] = json.loads(json.dumps(decision))  # as it is read again: tuples are lists
         self._write()
 
     def _write(self) -> None:

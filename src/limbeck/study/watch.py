@@ -28,7 +28,7 @@ class _LineProgress(Watcher):
         self._total, self._console = total, console
         self._begin = time.monotonic()
         self._started: dict[str, float] = {}
-        self._done: set[str] = set()
+        self._done: set[tuple[str, float]] = set()  # keys, and how far runs that wait have come
         self._first_run = 0.0  # when the first run of a method began
         self._runs_done = 0
 
@@ -38,7 +38,7 @@ class _LineProgress(Watcher):
             self._first_run = time.monotonic()
 
     def ended(self, job: Job, error: str) -> None:
-        self._done.add(job.key)
+        self._done.add((job.key, job.until if isinstance(job, TrainJob) else 1.0))
         self._total = max(self._total, len(self._done))  # runs of other settings may have been taken for done ones
         self._runs_done += _is_run(job)
         begin = self._started.pop(job.key, self._begin)
