@@ -62,7 +62,7 @@ class CacheReader:
         shards = [self._loaded[name, places.shard[row]] for row in rows]
         if not shards[0].of_tokens:
             found = [shard.data[places.example[row]] for shard, row in zip(shards, rows, strict=True)]
-            return torch.stack(found).float()
+            return torch.stack([part.float() for part in found])  # autocast on a CPU stacks no float16
         padded = torch.zeros(len(rows), width, shards[0].data.shape[1])
         for line, shard, row, left in zip(padded, shards, rows, first, strict=True):
             start, length = places.token[row], self.layout.lengths[row]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ _START = 5
 _FOLDS = 3
 TUNED_ON = 3_000  # rows by which the strength is chosen: more take longer and hardly change the choice
 _ITERATIONS = 300
+_MANY_ROWS = 4_000
 _SMALLEST_SCALE = 1e-6  # of a feature's deviation against the largest: one that hardly varies tells nothing
 
 
@@ -194,8 +196,11 @@ class _Fit:
     def _logistic(self, scaled: np.ndarray, labels: np.ndarray, strength: float, weights: Any) -> Any:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
+        from threadpoolctl import threadpool_limits
 
-        with warnings.catch_warnings():
+        # products this small are slower where threads share them
+        threads = threadpool_limits(1, "blas") if len(scaled) < _MANY_ROWS else nullcontext()
+        with warnings.catch_warnings(), threads:
             warnings.simplefilter("ignore", ConvergenceWarning)  # a start for training need not be the last digit
             model = LogisticRegression(
                 C=strength, max_iter=_ITERATIONS, fit_intercept=self.intercept, class_weight=weights

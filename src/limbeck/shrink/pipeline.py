@@ -9,6 +9,7 @@ import json
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -21,7 +22,9 @@ from limbeck._internal.locks import locked
 from limbeck._internal.progress import muted_messages
 from limbeck.errors import LimbeckError, ModelError, RunError
 from limbeck.inference.logits import predict_logits
+from limbeck.metrics import readable_score
 from limbeck.models.families import blocks_of
+from limbeck.models.kept_layers import layers_to_keep
 from limbeck.models.layer_choice import block_influence, choice_sample, compare_layers, propose_layers
 from limbeck.models.loading import load_config, load_fine_tuned, load_for_training, load_tokenizer, longest_input
 from limbeck.recipes.recipe import load_recipe, load_task_block
@@ -35,7 +38,14 @@ from limbeck.shrink.forms import export_forms, time_forms, time_rival
 from limbeck.shrink.page import write_pages
 from limbeck.shrink.plan import DATA, Request, Workspace
 from limbeck.shrink.race import run_race
-from limbeck.shrink.schedule import RaceSchedule, depths_of, epochs_that_fit, measure_cost, schedule_race
+from limbeck.shrink.schedule import (
+    RaceSchedule,
+    depths_of,
+    epochs_that_fit,
+    fewer_depths,
+    measure_cost,
+    schedule_race,
+)
 from limbeck.shrink.scores import ModelScores
 from limbeck.shrink.summary import Measured, summarise
 from limbeck.shrink.teacher import reason_to_fine_tune, save_trimmed, train_teacher
@@ -49,8 +59,9 @@ from limbeck.tasks.task import Task
 logger = logging.getLogger("limbeck")
 
 SUMMARY = "summary.json"
-_TEACHER_SHARE = 0.36  # of the time
-_RIVALS, _MEASURING, _EACH_DEPTH, _MOST_AFTER = 45.0, 25.0, 12.0, 0.35  # seconds after the race; at most this share
+_TEACHER_SHARE = 0.28  # of the time, for its steps
+# seconds beside the race: rivals, timing, and for each depth the comparison of layers, the export and its checks
+_RIVALS, _MEASURING, _EACH_DEPTH, _MOST_OTHERS = 45.0, 30.0, 22.0, 0.35  # ... at most this share of the time
 _SAFETY = 0.93  # of the time left: steps are estimated from a few
 _COMPARED_ON = 400  # rows: more change the choice of layers rarely
 _TYPICAL, _LONG = 50, 95  # percentiles of the texts' lengths
@@ -116,7 +127,6 @@ class _Pipeline:
     def run(self) -> dict[str, Any]:
         """Return the summary of all that was made."""
         teacher = self._make_teacher()
-        self._choose_layers(teacher)
         races = self._race(teacher)
         winners = {depth: race.winner.directory.path for depth, race in races.items() if race.winner is not None}
         logger.info("Step 4 of 4: %d students are exported and measured.", len(winners))
@@ -180,11 +190,38 @@ class _Pipeline:
         logger.info("%s rows without labels are labelled by the teacher, for the students.", f"{count:,}")
         return with_teachers_labels(self.block, self.more, labels, file)
 
-    def _choose_layers(self, teacher: _Teacher) -> None:
-        """Decide which layers students of each depth may keep: the best sets by what a fitted head makes of them."""
+    def _schedule(self, teacher: _Teacher) -> RaceSchedule:
+        """Decide once which depths are tried, how many candidates of each, and how long."""
+        if "race" not in self.plan:
+            costs = {}
+            for count in depths_of(teacher.depth):
+                layers = tuple(layers_to_keep(f"spread:{count}", teacher.depth))
+                values = teacher.trainings.student(Candidate(layers, "ft"), teacher.model, 1.0)
+                costs[count] = measure_cost(load_recipe(values=values))
+            others = _RIVALS + _MEASURING + _EACH_DEPTH * len(fewer_depths(tuple(costs)))
+            others = min(others, _MOST_OTHERS * 60 * self.request.minutes)
+            schedule = schedule_race(costs, _SAFETY * (self._left() - others))
+            self.workspace.decide("race", asdict(schedule) | {"costs": {str(n): asdict(c) for n, c in costs.items()}})
+        plan = self.plan["race"]
+        return RaceSchedule(tuple(plan["depths"]), plan["candidates"], plan["epochs"], plan["seconds"])
+
+    def _choose_layers(self, teacher: _Teacher, depths: Sequence[int]) -> dict[int, list[list[int]]]:
+        """Return which layers students of each depth may keep: the best set by what a fitted head makes of it, first.
+
+        The others follow in the order in which they were proposed, the simple ones first: what is best before training
+        need not be best after it.
+        """
         logger.info("Step 2 of 4: which layers students keep.")
-        if "layers" in self.plan:
-            return
+        if "layers" not in self.plan:
+            self._compare_layers(teacher, depths)
+        found = {}
+        for count, sets in self.plan["layers"]["sets"].items():
+            best, *others = (one["layers"] for one in sets)
+            simple = [layers_to_keep(f"{name}:{count}", teacher.depth) for name in ("ends", "spread")]
+            found[int(count)] = [best, *(layers for layers in simple if layers in others)]
+        return found
+
+    def _compare_layers(self, teacher: _Teacher, depths: Sequence[int]) -> None:
         network, tokenizer = load_fine_tuned(teacher.model, self.task), load_tokenizer(teacher.model)
         length, _ = self.task.suggest_length(tokenizer, longest_input(network))
         collate = Collator(tokenizer, problem=self.task.problem)
@@ -194,7 +231,7 @@ class _Pipeline:
             influence = block_influence(network, Batches(sample, collate, 32))
         proposed = {
             f"{count} {name}": layers
-            for count in depths_of(teacher.depth)
+            for count in depths
             for name, layers in propose_layers(teacher.depth, count, influence).items()
         }
         metric = self.task.metrics[0]
@@ -207,29 +244,14 @@ class _Pipeline:
             table.setdefault(str(len(candidate.layers)), []).append(asdict(candidate))
         for count, sets in table.items():
             chosen = ", ".join(map(str, sets[0]["layers"]))
-            logger.info(
-                "%s of %d layers: %s (%s %.4f with a fitted head).",
-                count,
-                teacher.depth,
-                chosen,
-                metric,
-                sets[0]["score"],
-            )
+            score = readable_score(metric, sets[0]["score"])
+            logger.info("%s of %d layers: %s (%s %s with a fitted head).", count, teacher.depth, chosen, metric, score)
         self.workspace.decide("layers", {"of": teacher.depth, "influence": influence, "sets": table})
 
     def _race(self, teacher: _Teacher) -> dict[int, RaceResult]:
         """Train students until the best of each depth is known."""
-        sets = {int(count): [one["layers"] for one in found] for count, found in self.plan["layers"]["sets"].items()}
-        if "race" not in self.plan:
-            costs = {}
-            for count, found in sets.items():
-                values = teacher.trainings.student(Candidate(tuple(found[0]), "ft"), teacher.model, 1.0)
-                costs[count] = measure_cost(load_recipe(values=values))
-            after = min(_RIVALS + _MEASURING + _EACH_DEPTH * len(costs), _MOST_AFTER * 60 * self.request.minutes)
-            schedule = schedule_race(costs, _SAFETY * (self._left() - after))
-            self.workspace.decide("race", asdict(schedule) | {"costs": {str(n): asdict(c) for n, c in costs.items()}})
-        plan = self.plan["race"]
-        schedule = RaceSchedule(tuple(plan["depths"]), plan["candidates"], plan["epochs"], plan["seconds"])
+        schedule = self._schedule(teacher)
+        sets = self._choose_layers(teacher, schedule.depths)
         logger.info(
             "Step 3 of 4: students of %s layers, %d candidate%s each, %g epochs: about %s.",
             *(", ".join(map(str, schedule.depths)), schedule.candidates, "s" * (schedule.candidates > 1)),
@@ -237,7 +259,7 @@ class _Pipeline:
         )
         races = run_race(schedule, sets, teacher.trainings, teacher.model, self.task, self.folder / "race")
         decisions = {str(depth): race.decisions() for depth, race in races.items()}
-        self.workspace.decide("race", plan | {"decisions": decisions})
+        self.workspace.decide("race", self.plan["race"] | {"decisions": decisions})
         return races
 
     def _measure(self, paths: dict[str, Path], teacher: _Teacher) -> Measured:

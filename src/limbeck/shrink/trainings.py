@@ -92,6 +92,6 @@ class Trainings:
 
 
 def field_of(layer_sets: Sequence[Sequence[int]], count: int) -> list[Candidate]:
-    """Return so many candidates of one depth: both sets of layers by the first method, then by the next."""
-    sets = [tuple(layers) for layers in layer_sets[:2]]
+    """Return so many candidates of one depth: each set of layers by the first method, then by the next."""
+    sets = [tuple(layers) for layers in layer_sets]
     return [Candidate(layers, method) for method in METHODS for layers in sets][:count]

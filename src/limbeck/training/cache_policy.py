@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from limbeck._internal.files import readable_size
 from limbeck._internal.processes import launched_processes, on_rank_zero, rank_zero_first
@@ -14,8 +16,9 @@ from limbeck.distillation.feature_cache import DTYPES, FeatureCache, count_numbe
 from limbeck.distillation.fingerprint import fingerprint
 from limbeck.distillation.teachers import LiveTeacher
 from limbeck.models.families import blocks_of
-from limbeck.models.features import Wanted
+from limbeck.models.features import Features, Wanted
 from limbeck.models.loading import count_parameters
+from limbeck.protocols import Model
 from limbeck.recipes.recipe import Recipe
 from limbeck.training.assemble import Data, Parts
 from limbeck.training.precision import computing_as, precision_of
@@ -61,8 +64,19 @@ def fill_cache(
     cache: FeatureCache, recipe: Recipe, parts: Parts, data: Data, wanted: Wanted, device: torch.device
 ) -> None:
     """Let the teacher compute what is missing, in the precision in which it would answer during the steps."""
-    with computing_as(recipe, device):
-        cache.fill(LiveTeacher(parts.require_teacher()), data.collate, data.batch_size, wanted, device)
+    cache.fill(_TeacherOfSteps(parts.require_teacher(), recipe), data.collate, data.batch_size, wanted, device)
+
+
+class _TeacherOfSteps(LiveTeacher):
+    """Run a teacher as a step of a recipe does; what is done with its features is not computed so."""
+
+    def __init__(self, model: Model, recipe: Recipe) -> None:
+        super().__init__(model)
+        self._recipe = recipe
+
+    def __call__(self, batch: Mapping[str, Tensor], wanted: Wanted) -> Features:
+        with computing_as(self._recipe, batch["input_ids"].device):
+            return super().__call__(batch, wanted)
 
 
 def _training_cache(folder: Path, recipe: Recipe, parts: Parts, data: Data) -> FeatureCache:

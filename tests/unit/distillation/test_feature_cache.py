@@ -238,6 +238,19 @@ def test_half_precision(dtype, code, error, setting):
             assert opened.get_slice(name).get_dtype() == code
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_reading_is_the_same_while_a_step_computes_in_bfloat16(dtype, setting):
+    """Read inside autocast, which on a CPU refuses to put float16 tensors together."""
+    setting.dtype = dtype
+    cache, _ = setting.fill()
+    batch = batch_of(setting.encoded, setting.collate, range(4))
+    plain = CachedTeacher(cache)(batch, EVERYTHING)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = CachedTeacher(cache)(batch, EVERYTHING)
+    for name in EVERYTHING.names():
+        assert inside[name].dtype == torch.float32 and torch.equal(inside[name], plain[name])
+
+
 def test_float16_that_overflows_is_refused(setting):
     with torch.no_grad():
         setting.model.classifier.weight.mul_(1e7)
