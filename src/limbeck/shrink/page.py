@@ -111,8 +111,9 @@ def _conditions(summary: ShrinkSummary) -> list[str]:
     rows, timed, vocabulary, race = summary["rows"], summary["timed"], summary["vocabulary"], summary["race"]
     kept = f"{vocabulary['pieces']:,} of {vocabulary['of_pieces']:,} pieces of the vocabulary"
     unseen = vocabulary.get("unseen")
+    epochs = dict(zip(map(str, race["depths"]), race["epochs"], strict=True))
     students = "; ".join(
-        f"{depth}: the teacher's {', '.join(map(str, student['layers']))}, by {student['method']}"
+        f"{depth}: the teacher's {', '.join(map(str, student['layers']))}, by {student['method']}, {epochs[depth]:g} epochs"
         for depth, student in summary["students"].items()
     )
     return [
@@ -121,7 +122,7 @@ def _conditions(summary: ShrinkSummary) -> list[str]:
         f"The teacher is {summary['teacher']['about']}. Always answering the most frequent label scores "
         f"{readable_score(summary['metric'], summary['majority'])}.",
         f"Students by layers: {students}. {race['candidates']} candidate{'s' * (race['candidates'] != 1)} of each "
-        f"depth raced; a winner had {race['epochs']:g} epochs. Every decision is in plan.json.",
+        "depth raced. Every decision is in plan.json.",
         f"All models have {kept}"
         + (
             f"; {100 * unseen:.1f}% of the pieces of validation texts are written with shorter ones."

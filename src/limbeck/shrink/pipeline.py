@@ -203,7 +203,7 @@ class _Pipeline:
             schedule = schedule_race(costs, _SAFETY * (self._left() - others))
             self.workspace.decide("race", asdict(schedule) | {"costs": {str(n): asdict(c) for n, c in costs.items()}})
         plan = self.plan["race"]
-        return RaceSchedule(tuple(plan["depths"]), plan["candidates"], plan["epochs"], plan["seconds"])
+        return RaceSchedule(tuple(plan["depths"]), plan["candidates"], tuple(plan["epochs"]), plan["seconds"])
 
     def _choose_layers(self, teacher: _Teacher, depths: Sequence[int]) -> dict[int, list[list[int]]]:
         """Return which layers students of each depth may keep: the best set by what a fitted head makes of it, first.
@@ -253,9 +253,9 @@ class _Pipeline:
         schedule = self._schedule(teacher)
         sets = self._choose_layers(teacher, schedule.depths)
         logger.info(
-            "Step 3 of 4: students of %s layers, %d candidate%s each, %g epochs: about %s.",
+            "Step 3 of 4: students of %s layers, %d candidate%s each, %s epochs: about %s.",
             *(", ".join(map(str, schedule.depths)), schedule.candidates, "s" * (schedule.candidates > 1)),
-            *(schedule.epochs, _duration(schedule.seconds)),
+            *(", ".join(f"{epochs:g}" for epochs in schedule.epochs), _duration(schedule.seconds)),
         )
         races = run_race(schedule, sets, teacher.trainings, teacher.model, self.task, self.folder / "race")
         decisions = {str(depth): race.decisions() for depth, race in races.items()}

@@ -37,12 +37,13 @@ def run_race(
     All that is known of a race is in its runs: started again, it comes to the same decisions.
     """
     fields = {depth: field_of(layer_sets[depth], schedule.candidates) for depth in schedule.depths}
-    cache = _cache_job(fields, trainings, teacher, schedule.epochs, folder)
+    epochs = dict(zip(schedule.depths, schedule.epochs, strict=True))
+    cache = _cache_job(fields, trainings, teacher, epochs, folder)
     if not cache.finished():
         with watching(1) as watcher:
             run_workflows({"cache": _only(cache)}, InProcess(), watcher)
     jobs = {
-        depth: [_job(candidate, trainings, teacher, schedule.epochs, cache, folder) for candidate in field]
+        depth: [_job(candidate, trainings, teacher, epochs[depth], cache, folder) for candidate in field]
         for depth, field in fields.items()
     }
     metric = task.metrics[0]
@@ -64,11 +65,17 @@ def _only(job: CacheJob) -> Any:
 
 
 def _cache_job(
-    fields: Mapping[int, Sequence[Candidate]], trainings: Trainings, teacher: str, epochs: float, folder: Path
+    fields: Mapping[int, Sequence[Candidate]],
+    trainings: Trainings,
+    teacher: str,
+    epochs: Mapping[int, float],
+    folder: Path,
 ) -> CacheJob:
     """Return the job that asks the teacher once for all candidates."""
     candidates = [candidate for field in fields.values() for candidate in field]
-    recipes = {candidate.key: (trainings.student(candidate, teacher, epochs), 1) for candidate in candidates}
+    recipes = {
+        candidate.key: (trainings.student(candidate, teacher, epochs[candidate.depth]), 1) for candidate in candidates
+    }
     return CacheJob("features", "the teacher's features", str(folder), recipes, str(folder / "caches" / "teacher"))
 
 

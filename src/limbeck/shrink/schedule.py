@@ -33,7 +33,7 @@ class RaceSchedule:
 
     depths: tuple[int, ...]
     candidates: int
-    epochs: float
+    epochs: tuple[float, ...]  # of each depth's winner
     seconds: float
 
 
@@ -57,7 +57,7 @@ def schedule_race(costs: Mapping[int, StepCost], seconds: float) -> RaceSchedule
     chosen = None
     for depths, candidates in fields:
         chosen = _scheduled(costs, depths, candidates, seconds)
-        if chosen.epochs >= _ENOUGH_EPOCHS:
+        if chosen.epochs[0] >= _ENOUGH_EPOCHS:
             break
     assert chosen is not None
     return chosen
@@ -68,9 +68,14 @@ def _scheduled(costs: Mapping[int, StepCost], depths: tuple[int, ...], candidate
     for _ in rung_shares(candidates):
         starts, left = starts + left, -(-left // 2)
     begin = starts * sum(costs[depth].start for depth in depths)
-    of_one = race_cost(candidates) * sum(costs[depth].epoch for depth in depths)
-    epochs = epochs_that_fit(seconds - begin, of_one)
-    return RaceSchedule(depths, candidates, epochs, begin + epochs * of_one)
+    # a shallow student has more to learn and costs less: half of what it saves goes into more epochs
+    more = [(costs[depths[0]].epoch / costs[depth].epoch) ** 0.5 for depth in depths]
+    whole = race_cost(candidates)
+    of_one = whole * sum(costs[depth].epoch * times for depth, times in zip(depths, more, strict=True))
+    deepest = epochs_that_fit(seconds - begin, of_one)
+    epochs = tuple(min(_MOST_EPOCHS, float(f"{deepest * times:.2g}")) for times in more)
+    trained = sum(costs[depth].epoch * own for depth, own in zip(depths, epochs, strict=True))
+    return RaceSchedule(depths, candidates, epochs, begin + whole * trained)
 
 
 def epochs_that_fit(seconds: float, of_one: float) -> float:

@@ -204,10 +204,8 @@ def _notes(summary: ShrinkSummary) -> list[str]:
     for model in [entry_of(summary, TEACHER), *_plain_students(summary)]:
         if sign * model["score"]["value"] <= sign * summary["majority"]:
             said.append(f"{model['name']} is no better than always answering the most frequent label.")
-    if summary["race"]["epochs"] < 1:
-        said.append(
-            f"Students saw {summary['race']['epochs']:g} of a pass over the data; more --minutes will probably help."
-        )
+    if (least := min(summary["race"]["epochs"])) < 1:
+        said.append(f"Students saw {least:g} of a pass over the data; more --minutes will probably help.")
     if why := summary["vocabulary"].get("why"):
         said.append(f"The vocabulary is whole: {why}")
     said += [f"Not exported: {name}: {why}" for name, why in summary["not_exported"].items()]

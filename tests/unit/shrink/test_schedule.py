@@ -44,18 +44,20 @@ def test_a_race_costs_less_than_all_of_its_trainings(candidates, cost):
     assert rung_shares(candidates)[-1] == 1 and rung_shares(candidates) == sorted(rung_shares(candidates))
 
 
-COSTS = {depth: StepCost(10.0 * depth, 1.0) for depth in (6, 4, 3, 2, 1)}  # 160 s for an epoch of all
+COSTS = {depth: StepCost(10.0 * depth, 1.0) for depth in (6, 4, 3, 2, 1)}
+# seconds of an epoch of the deepest and sqrt(6 / n) epochs of n layers
+ALL, FEW = (sum(10 * depth * (6 / depth) ** 0.5 for depth in depths) for depths in ((6, 4, 3, 2, 1), (6, 3, 1)))
 
 
 @pytest.mark.parametrize(
     ("seconds", "depths", "candidates"),
     [
         (10_000, 5, 8),
-        (2 * 2.5 * 160 + 5 * 15, 5, 8),  # eight of them begin 15 times in four rungs
-        (2 * 2.0 * 160 + 5 * 7, 5, 4),
-        (2 * 4 / 3 * 160 + 5 * 3, 5, 2),
-        (300, 3, 2),
-        (2 * 100 + 3, 3, 1),
+        (2 * 2.5 * ALL + 5 * 15, 5, 8),  # eight of them begin 15 times in four rungs
+        (2 * 2.0 * ALL + 5 * 7, 5, 4),
+        (2 * 4 / 3 * ALL + 5 * 3, 5, 2),
+        (2 * 4 / 3 * FEW + 3 * 3, 3, 2),
+        (2 * FEW + 3, 3, 1),
         (50, 3, 1),  # fewer than two epochs, because nothing is left to give up
     ],
 )
@@ -63,10 +65,11 @@ def test_candidates_and_depths_are_given_up_before_epochs(seconds, depths, candi
     found = schedule_race(COSTS, seconds)
     assert (len(found.depths), found.candidates) == (depths, candidates)
     assert found.seconds <= max(seconds, 0) * 1.03
-    assert found.epochs >= 2 or (depths, candidates) == (3, 1)
+    assert found.epochs[0] >= 2 or (depths, candidates) == (3, 1)
+    assert list(found.epochs) == sorted(found.epochs) and len(found.epochs) == depths
     assert {found.depths[0], found.depths[-1]} == {6, 1}
 
 
 def test_no_time_at_all_is_still_a_race():
     found = schedule_race(COSTS, -100.0)
-    assert found.epochs == 0.01 and found.candidates == 1
+    assert found.epochs[0] == 0.01 and found.candidates == 1
