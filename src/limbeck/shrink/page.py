@@ -113,7 +113,7 @@ def _conditions(summary: ShrinkSummary) -> list[str]:
     unseen = vocabulary.get("unseen")
     epochs = dict(zip(map(str, race["depths"]), race["epochs"], strict=True))
     students = "; ".join(
-        f"{depth}: the teacher's {', '.join(map(str, student['layers']))}, by {student['method']}, {epochs[depth]:g} epochs"
+        f"{depth}: the teacher's {', '.join(map(str, student['layers']))}, {epochs[depth]:g} epochs of {student['method']}"
         for depth, student in summary["students"].items()
     )
     return [
