@@ -113,8 +113,8 @@ def _conditions(summary: ShrinkSummary) -> list[str]:
     unseen = vocabulary.get("unseen")
     epochs = dict(zip(map(str, race["depths"]), race["epochs"], strict=True))
     students = "; ".join(
-        f"{depth}: the teacher's {', '.join(map(str, student['layers']))}, {epochs[depth]:g} epochs of {student['method']}"
-        for depth, student in summary["students"].items()
+        f"{depth}: {', '.join(map(str, one['layers']))} of the teacher's, {epochs[depth]:g} epochs ({one['method']})"
+        for depth, one in summary["students"].items()
     )
     return [
         f"{rows['train']:,} training rows. {rows['choosing']:,} others chose, and {rows['reported']:,} more, which "

@@ -170,9 +170,9 @@ class _Pipeline:
             raise ModelError("The teacher has a single layer, so no layer can be removed. Choose a deeper model.")
         return _Teacher(model, depth, Trainings(self._students_block(model), *self._sizes(model)))
 
-    def _sizes(self, model: str) -> tuple[int, int, int]:
-        width = load_config(model).hidden_size
-        return width, len(self.task.split("train")), self.request.seed
+    def _sizes(self, model: str) -> tuple[int, int, int, int]:
+        config = load_config(model)
+        return config.hidden_size, config.num_hidden_layers, len(self.task.split("train")), self.request.seed
 
     def _students_block(self, teacher: str) -> dict[str, Any]:
         """Return the block that students train on: with the unlabelled rows, which the teacher labels."""

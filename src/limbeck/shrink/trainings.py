@@ -19,7 +19,11 @@ METHODS: dict[str, dict[str, Any]] = {
     "fcd": {"name": "fcd"},
     "ft": {"name": "ft"},
 }
-_TEACHER_RATE, _STUDENT_RATE, _WIDTH, _MOST_RATE = 5e-5, 1.25e-4, 768, 5e-4  # of models so wide; narrower bear more
+_RATE, _WIDTH, _MOST_RATE = (
+    7e-5,
+    768,
+    5e-4,
+)  # the learning rate of models so wide; narrower and shallower ones bear more
 _MANY_ROWS = 1000
 
 
@@ -55,22 +59,23 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Trainings:
-    """Make recipes for one task block; ``width`` is the model's, ``rows`` those that train."""
+    """Make recipes for one task block; ``width`` and ``depth`` are the teacher's, ``rows`` those that train."""
 
     block: Mapping[str, Any]
     width: int
+    depth: int
     rows: int
     seed: int
 
     def teacher(self, model: str, epochs: float) -> Recipe:
         """Return the recipe that fine-tunes ``model``, whose head is fitted first."""
         student = {"model": model, "head": "fitted"}
-        return load_recipe(values=self._values(student, "ft", epochs, _TEACHER_RATE))
+        return load_recipe(values=self._values(student, "ft", epochs, _RATE))
 
     def student(self, candidate: Candidate, teacher: str, epochs: float) -> dict[str, Any]:
         """Return the values of the recipe that trains a candidate."""
         student = {"from": "teacher", "keep": list(candidate.layers), "head": "fitted"}
-        values = self._values(student, candidate.method, epochs, _STUDENT_RATE)
+        values = self._values(student, candidate.method, epochs, _RATE * (self.depth / candidate.depth) ** 0.5)
         # confirmed, because it was looked at when it was made
         return values | {"teacher": {"model": teacher, "cache_dtype": "float16", "confirmed": True}}
 
