@@ -75,7 +75,7 @@ class Trainings:
     def student(self, candidate: Candidate, teacher: str, epochs: float) -> dict[str, Any]:
         """Return the values of the recipe that trains a candidate."""
         student = {"from": "teacher", "keep": list(candidate.layers), "head": "fitted"}
-        values = self._values(student, candidate.method, epochs, _RATE * (self.depth / candidate.depth) ** 0.5)
+        values = self._values(student, candidate.method, epochs, _RATE * self.depth / candidate.depth)
         # confirmed, because it was looked at when it was made
         return values | {"teacher": {"model": teacher, "cache_dtype": "float16", "confirmed": True}}
 
