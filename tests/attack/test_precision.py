@@ -100,7 +100,7 @@ def test_a_cached_teacher_teaches_as_a_live_one_in_bf16(still, tmp_path):
     assert (tmp_path / "cache").is_dir()
     for ours, theirs in zip(live_log, cached_log, strict=True):
         assert theirs["loss"] == pytest.approx(ours["loss"], rel=2e-2)
-    assert 0 < largest_difference(live, cached) < 2e-3
+    assert largest_difference(live, cached) < 1e-6  # the cache holds what the live teacher answers in bfloat16
 
 
 METHODS = {"kd": {}, "fsd": {"memory": 4, "passes": 1}, "minilmv2": {}, "fcd": {}}

@@ -14,7 +14,7 @@ from limbeck.analysis.record import TOKEN_NORMS, Record, write_record
 
 RELATIONS = ("inter_euclidean", "inter_cosine", "intra_euclidean", "intra_cosine")
 SETTINGS = {"examples": 200, "batch_size": 32, "pool": "mean", "layer": "last", "estimator": "unbiased"}
-SESSION = {"at": "2026-01-02T03:04:05.678901+00:00", "processor": "A <processor>", "threads": 2}
+SESSION = {"id": "0123456789abcdef", "processor": "A <processor>", "threads": 2}
 SENTENCE = {"text": "a small sentence", "tokens": ["[CLS]", "a", "small", "sent", "##ence", "[SEP]"]}
 
 

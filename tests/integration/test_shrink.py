@@ -33,6 +33,7 @@ from limbeck.shrink.plan import Request
 from limbeck.shrink.schedule import StepCost
 from limbeck.shrink.teacher import reason_to_fine_tune, train_teacher
 from limbeck.shrink.trainings import Trainings
+from limbeck.shrink.trainings import fast_passes
 from limbeck.tasks import load_task
 
 needs_onnx = pytest.mark.skipif(
@@ -228,7 +229,8 @@ def test_rivals_score_what_an_independent_call_gives(shrunk, files, base_folder)
     task = load_task("table", train=train, validation=choosing, test=reported, text="text", label="label")
     tokenizer = AutoTokenizer.from_pretrained(folder / "base")
     network, _ = load_for_training(str(folder / "base"), task, tokenizer)
-    expected = [tfidf_rival(task), *frozen_rivals(task, network, tokenizer, [2, 4], name="encoder")]
+    with fast_passes():  # as shrink computes what the encoder makes of the rows that fit
+        expected = [tfidf_rival(task), *frozen_rivals(task, network, tokenizer, [2, 4], name="encoder")]
     models = models_of(summary)
     assert [name for name, model in models.items() if model["kind"] == "rival"] == [one.name for one in expected]
     rows = pq.read_table(reported).to_pydict()
@@ -237,7 +239,6 @@ def test_rivals_score_what_an_independent_call_gives(shrunk, files, base_folder)
         assert models[rival.name]["chosen_by"] == pytest.approx(rival.metrics["accuracy"])
         right = (np.asarray(rival.predict(rows["text"])) == labels).mean()
         assert models[rival.name]["score"]["value"] == pytest.approx(right), rival.name
-    assert summary["best_rival"] == max(expected, key=lambda rival: rival.metrics["accuracy"]).name
 
 
 def test_the_pages_are_those_of_the_figures(shrunk):
@@ -385,7 +386,7 @@ def test_it_goes_on_where_it_stopped(
     assert plans[0]["race"]["candidates"] == candidates
     assert plans[0]["race"] == plans[1]["race"] and plans[0]["layers"] == plans[1]["layers"]
     ours, theirs = (read_json(tmp_path / name / "summary.json") for name in ("out", "whole"))
-    for key in ("rows", "majority", "students", "race", "best_rival", "vocabulary", "failed"):
+    for key in ("rows", "majority", "students", "race", "vocabulary", "failed"):
         assert ours[key] == theirs[key], key
     for name, model in models_of(ours).items():
         other = models_of(theirs)[name]

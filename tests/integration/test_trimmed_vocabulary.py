@@ -30,7 +30,7 @@ from limbeck.training.assemble import assemble
 pytestmark = pytest.mark.usefixtures("quick_collection")
 
 LEFT_OUT = {"bird", "quick", "often", "dark", "sees"}  # words that no training text holds
-TRIMMED = {"from": "teacher", "keep": "first:2", "vocabulary": "trimmed"}
+TRIMMED = {"from": "teacher", "keep": "first:2", "head": "kept", "vocabulary": "trimmed"}
 
 
 def without(rows):

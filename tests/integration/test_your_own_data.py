@@ -181,7 +181,10 @@ def recipe_of(folder, train="train.csv", **task):
     block = {"name": "table", "train": str(folder / train), "validation": str(folder / "dev.csv")}
     block |= {"text": "text", "label": "label"} | task
     student, training = (
-        {"model": str(folder / "model")},
+        {
+            "model": str(folder / "model"),
+            "head": "fresh",
+        },  # texts are so few that a fitted head would have huge weights
         {"max_steps": 2, "batch_size": 4, "save_steps": 1, "logging_steps": 1},
     )
     training |= {"save_strategy": "steps"}
@@ -333,7 +336,7 @@ def test_training_says_what_it_reads_unless_it_is_quiet(long_texts, tmp_path, ca
     texts = [" ".join(order) for order in itertools.islice(itertools.permutations(f"w{i}" for i in range(10)), 195)]
     write_csv(tmp_path / "train.csv", [(text, "ab"[i % 2]) for i, text in enumerate(texts + texts[:5])])
     words = ["finetune", "table", f"task.train={tmp_path / 'train.csv'}", "task.text=text", "task.label=label"]
-    words += ["--model", str(long_texts / "model"), "train.max_steps=1", "-o"]
+    words += ["--model", str(long_texts / "model"), "student.head=fresh", "train.max_steps=1", "-o"]
     run([*words, str(tmp_path / "loud")])
     said = [message for message in caplog.messages if message.startswith(("table: ", "Tokens: ", "Labels: ", "Worth"))]
     assert said[0] == "table: 180 train, 20 validation rows."
@@ -347,7 +350,10 @@ def test_training_says_what_it_reads_unless_it_is_quiet(long_texts, tmp_path, ca
 def test_stages_on_the_same_data_show_it_once(long_texts, tmp_path, caplog):
     teacher = execute(recipe_of(long_texts), tmp_path / "teacher")
     values = {"task": {"name": "table", "train": str(long_texts / "train.csv"), "text": "text", "label": "label"}}
-    values |= {"teacher": {"model": str(teacher.path)}, "student": {"from": "teacher", "keep": "first:1"}}
+    values |= {
+        "teacher": {"model": str(teacher.path), "confirmed": True},
+        "student": {"from": "teacher", "keep": "first:1"},
+    }
     values |= {"method": {"name": "tinybert"}, "train": {"max_steps": 1, "batch_size": 4}}
     caplog.clear()  # a test before this one may have left the level of the command line
     with caplog.at_level("INFO", logger="limbeck"):

@@ -71,8 +71,8 @@ def analyze(
         refuse_links(run)  # whatever else is left out with a warning
     with tempfile.TemporaryDirectory() as folder, single_process():
         for run in own:
+            record = None if force else read_record(run)  # a damaged one is an error, whatever else is left out
             try:
-                record = None if force else read_record(run)
                 if record is None or not (any_settings or _answers(record, asked, allow_code)):
                     logger.info("Measuring %s.", run)
                     loaded = load_run(run, settings.examples, overrides, allow_code)

@@ -7,9 +7,9 @@ the machine did meanwhile, it did to both. Numbers of two sessions cannot.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,8 +110,7 @@ def _time(models: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
     if (half > _BUSY * fast).any():
         logger.warning("The processor is busy with other work. Latencies are of the calls that it disturbed least.")
     times = dict(zip(models, fast.tolist(), strict=True))
-    ended = datetime.now(timezone.utc).isoformat(timespec="microseconds")
-    session = {"at": ended, "processor": processor_name(), "threads": _THREADS}
+    session = {"id": uuid.uuid4().hex, "processor": processor_name(), "threads": _THREADS}
     return times, {"batch_size": _BATCH_SIZE, "tokens": length, "session": session}
 
 

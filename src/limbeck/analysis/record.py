@@ -79,7 +79,7 @@ def read_record(run: Path) -> Record | None:
 
 
 def session_of(record: Record) -> str | None:
-    """Name the session in which a record's models were timed, later ones greater; None where it was in none."""
+    """Name the session in which a record's models were timed; None where it was in none."""
     session = _cost(record).get("session")
     return json.dumps(session, sort_keys=True) if isinstance(session, dict) else None
 

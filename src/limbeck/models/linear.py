@@ -68,7 +68,9 @@ def fit_linear(
     labels = np.asarray(labels, dtype=np.int64 if problem == "classification" else np.float64)
     fit = _Fit(problem, num_labels, intercept, None if class_weights is None else np.asarray(class_weights))
     scorer = metric if callable(metric) else lambda logits, truth: _score(logits, truth, problem, metric)
-    folds, some = _some_folds(len(features), groups, seed)
+    # a metric of its own may know which row is which, and is given all of them
+    most = len(features) if callable(metric) else TUNED_ON
+    folds, some = _some_folds(len(features), groups, seed, most)
 
     def cross_validated(strength: float) -> float:
         return _cross_validate(features[some], labels[some], fit, scorer, folds, strength)
@@ -86,13 +88,13 @@ def linear_predictions(logits: np.ndarray, problem: LinearProblem) -> np.ndarray
     return answers
 
 
-def _some_folds(rows: int, groups: Sequence[Any] | None, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Choose the rows that cross-validate, at most some thousands of whole groups, and deal them out to folds."""
-    if rows <= TUNED_ON:
+def _some_folds(rows: int, groups: Sequence[Any] | None, seed: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Choose the rows that cross-validate, about ``most`` of them in whole groups, and deal them out to folds."""
+    if rows <= most:
         return fold_numbers(rows, groups, seed), np.arange(rows)
     _, owners = np.unique(np.arange(rows) if groups is None else np.asarray(groups), return_inverse=True)
     drawn = np.random.default_rng(seed).permutation(owners.max() + 1)[owners]
-    some = np.flatnonzero(drawn < (owners.max() + 1) * TUNED_ON / rows)
+    some = np.flatnonzero(drawn < (owners.max() + 1) * most / rows)
     return fold_numbers(len(some), owners[some].tolist(), seed), some
 
 

@@ -130,7 +130,7 @@ def gather(found: EntrySet) -> ReportData:
 
 
 def _of_one_session(results: ReportData) -> ReportData:
-    """Keep the latencies of the session that timed most students, the last of several: others cannot be compared."""
+    """Keep the latencies of the session that timed most students: others cannot be compared with them."""
     students = [student for task in results.tasks for student in task.students]
     covered = Counter(session for student in students for session in student.sessions())
     session = max(covered, key=lambda session: (covered[session], session), default=None)

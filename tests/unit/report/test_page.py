@@ -325,7 +325,7 @@ def test_the_table_of_costs(tmp_path):
 
 
 def session(day):
-    return {"at": f"2026-01-{day:02}T00:00:00.000000+00:00", "processor": "P", "threads": 1}
+    return {"id": f"{day:02}", "processor": "P", "threads": 1}
 
 
 def timed(milliseconds, teacher, session=None):
