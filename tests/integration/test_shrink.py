@@ -32,8 +32,7 @@ from limbeck.shrink.pipeline import shrink
 from limbeck.shrink.plan import Request
 from limbeck.shrink.schedule import StepCost
 from limbeck.shrink.teacher import reason_to_fine_tune, train_teacher
-from limbeck.shrink.trainings import Trainings
-from limbeck.shrink.trainings import fast_passes
+from limbeck.shrink.trainings import Trainings, fast_passes
 from limbeck.tasks import load_task
 
 needs_onnx = pytest.mark.skipif(
