@@ -59,7 +59,7 @@ from limbeck.tasks.task import Task
 logger = logging.getLogger("limbeck")
 
 SUMMARY = "summary.json"
-_TEACHER_SHARE = 0.28  # of the time, for its steps
+_TEACHER_SHARE = 0.25  # of the time, for its steps
 # seconds beside the race: rivals, timing, and for each depth the comparison of layers, the export and its checks
 _RIVALS, _MEASURING, _EACH_DEPTH, _MOST_OTHERS = 45.0, 30.0, 22.0, 0.35  # ... at most this share of the time
 _SAFETY = 0.93  # of the time left: steps are estimated from a few
@@ -198,7 +198,10 @@ class _Pipeline:
                 layers = tuple(layers_to_keep(f"spread:{count}", teacher.depth))
                 values = teacher.trainings.student(Candidate(layers, "ft"), teacher.model, 1.0)
                 costs[count] = measure_cost(load_recipe(values=values))
-            others = _RIVALS + _MEASURING + _EACH_DEPTH * len(fewer_depths(tuple(costs)))
+            features = (
+                costs[depths_of(teacher.depth)[0]].epoch * 2 / 3
+            )  # the teacher is twice as deep, and runs forward
+            others = features + _RIVALS + _MEASURING + _EACH_DEPTH * len(fewer_depths(tuple(costs)))
             others = min(others, _MOST_OTHERS * 60 * self.request.minutes)
             schedule = schedule_race(costs, _SAFETY * (self._left() - others))
             self.workspace.decide("race", asdict(schedule) | {"costs": {str(n): asdict(c) for n, c in costs.items()}})

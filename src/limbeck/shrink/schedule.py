@@ -15,7 +15,9 @@ from limbeck.training.assemble import assemble, load_data
 from limbeck.training.precision import computing_as
 
 _MOST_EPOCHS = 10.0
-_FITTED_ROWS, _START_PASSES = 4_000, 0.6  # a head is fitted to so many rows, which are read at a third of a step's cost
+# A head is fitted to so many rows, which are read at a third of a step's cost; fitting it, scoring it three times and
+# saving the student take about as long again, and some seconds.
+_FITTED_ROWS, _START_PASSES, _START_SECONDS = 2_000, 1.2, 5.0
 _ENOUGH_EPOCHS = 2.0  # of a race's winner: candidates and depths are given up before it has fewer
 
 
@@ -107,4 +109,5 @@ def measure_cost(recipe: Recipe) -> StepCost:
         optimizer.zero_grad()
         took.append(time.perf_counter() - begin)
     epoch = len(batches) * sum(took[2:]) / len(took[2:])  # the first ones warm up
-    return StepCost(epoch, start + epoch * _START_PASSES * min(1.0, _FITTED_ROWS / len(data.splits["train"])))
+    share = min(1.0, _FITTED_ROWS / len(data.splits["train"]))
+    return StepCost(epoch, start + share * (epoch * _START_PASSES + _START_SECONDS))

@@ -29,7 +29,7 @@ _DEFAULTS: dict[SourceHead, Head] = {"whole": "kept", "cut": "fitted", "new": "f
 # gte-small has 0.005 after its first three layers, and first losses above 100; 0.2 after layers 4, 8, 12, and 1 to 5.
 _LITTLE_SPREAD = 0.02
 _TRAINED = ("whole", "cut")  # sources that have a head of the task
-_CUT_ROWS = 4_000  # of a model that lost layers, all of which is trained right away
+_CUT_ROWS = 2_000  # of a model that lost layers, all of which is trained right away
 
 
 @dataclass(frozen=True)
