@@ -271,17 +271,10 @@ def chosen_independently(summary, budget):
             (model for model in students if model["p50_ms"] <= budget),
             key=lambda model: (model["chosen_by"], -model["p50_ms"]),
         )["name"]
-    better = [
-        model
-        for model in students
-        if not any(
-            other["p50_ms"] <= model["p50_ms"]
-            and other["chosen_by"] >= model["chosen_by"]
-            and (other["p50_ms"], other["chosen_by"]) != (model["p50_ms"], model["chosen_by"])
-            for other in students
-        )
-    ]
-    better.sort(key=lambda model: model["p50_ms"])
+    better = []
+    for model in sorted(students, key=lambda model: (model["p50_ms"], -model["chosen_by"])):
+        if all(model["chosen_by"] > other["chosen_by"] + summary["chosen"]["noise"] for other in better):
+            better.append(model)
     if len(better) < 3:
         return better[-1]["name"]
     across, up = np.log([model["p50_ms"] for model in better]), np.array([model["chosen_by"] for model in better])
@@ -291,6 +284,8 @@ def chosen_independently(summary, budget):
 
 def test_without_a_budget_the_knee_is_proposed(shrunk):
     folder, summary = shrunk
+    right, rows = models_of(summary)["teacher"]["chosen_by"], summary["rows"]["choosing"]
+    assert summary["chosen"]["noise"] == pytest.approx((right * (1 - right) / rows) ** 0.5, rel=0.3)
     name = chosen_independently(summary, None)
     assert summary["budget"] is None and summary["chosen"]["name"] == name and summary["chosen"]["met"]
     assert folder / summary["chosen"]["folder"] == folder / places_of(read_json(folder / "plan.json"))[name]

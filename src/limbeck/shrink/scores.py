@@ -58,6 +58,12 @@ class ModelScores:
         """Return a model's score on the rows that choose."""
         return METRICS[self.metric](self.answers[name][CHOOSING], self._labels(CHOOSING))
 
+    def choosing_noise(self, name: str) -> float:
+        """Estimate the standard error of a model's score on the rows that choose: differences below it say little."""
+        ours, labels = self.answers[name][CHOOSING], self._labels(CHOOSING)
+        low, high = bootstrap_interval(self.metric, ours, labels, resamples=_RESAMPLES)
+        return (high - low) / 4  # a 95% interval is two of them to each side
+
     def score(self, name: str) -> dict[str, float]:
         """Return a model's score on the reported rows, with its 95% interval."""
         ours, labels = self.answers[name][REPORTED], self._labels(REPORTED)

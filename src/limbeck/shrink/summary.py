@@ -61,7 +61,8 @@ def summarise(
             entry |= {"depth": depths[name], "against_teacher": scores.difference(name, TEACHER)}
             entry["against_rivals"] = {rival: scores.difference(name, rival) for rival in measured.rivals}
         models.append(entry)
-    chosen, met = _choose([model for model in models if model["kind"] == "student"], measured, teacher_ms)
+    noise = scores.choosing_noise(TEACHER)
+    chosen, met = _choose([model for model in models if model["kind"] == "student"], measured, teacher_ms, noise)
     task = scores.task
     return {
         "asked": dict(plan["asked"]),
@@ -83,7 +84,7 @@ def summarise(
         },
         "race": {key: plan["race"][key] for key in ("depths", "candidates", "epochs")},
         "models": models,
-        "chosen": {"name": chosen["name"], "folder": _folder_of(chosen, depths), "met": met},
+        "chosen": {"name": chosen["name"], "folder": _folder_of(chosen, depths), "met": met, "noise": noise},
         "budget": None if measured.budget is None else asdict(measured.budget),
         "timed": {"length": measured.length, **measured.conditions},
         "not_exported": dict(refused),
@@ -96,12 +97,14 @@ def _layers(race: RaceResult) -> Sequence[int]:
     return layers
 
 
-def _choose(students: Sequence[dict[str, Any]], measured: Measured, teacher_ms: float) -> tuple[dict[str, Any], bool]:
+def _choose(
+    students: Sequence[dict[str, Any]], measured: Measured, teacher_ms: float, noise: float
+) -> tuple[dict[str, Any], bool]:
     """Choose what is proposed, and tell whether it is within the budget: without one the knee of the front."""
     if measured.scores.metric in SMALLER_IS_BETTER:
         students = [model | {"chosen_by": -model["chosen_by"]} for model in students]
     if measured.budget is None:
-        return dict(knee(students)), True
+        return dict(knee(students, noise)), True
     found = within(students, measured.budget, teacher_ms)
     return (dict(found), True) if found is not None else (min(students, key=lambda model: model["p50_ms"]), False)
 

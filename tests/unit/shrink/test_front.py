@@ -47,6 +47,13 @@ def test_the_knee_is_where_time_stops_buying_score():
     assert knee([model("slow and bad", 50, 0.1), model("only", 1, 0.9)])["name"] == "only"
 
 
+def test_what_is_better_within_noise_only_is_not_worth_its_time():
+    models = [model("1", 0.25, 0.926), model("3", 0.6, 0.920), model("6", 1.2, 0.928), model("6, float", 8, 0.930)]
+    assert [one["name"] for one in front(models)] == ["1", "6", "6, float"]
+    assert [one["name"] for one in front(models, 0.011)] == ["1"] and knee(models, 0.011)["name"] == "1"
+    assert knee([*models, model("12", 16, 0.95)], 0.011)["name"] == "12"
+
+
 def test_a_budget_takes_the_best_within_it():
     models = [model("1", 1, 0.80), model("2", 2, 0.90), model("fast twin", 1.5, 0.90), model("6", 8, 0.935)]
     assert within(models, Budget.parse("2ms"), 16.0)["name"] == "fast twin"
