@@ -50,7 +50,6 @@ def hurry():
         patch.setattr("limbeck.shrink.schedule._MOST_EPOCHS", 6.0)
         patch.setattr("limbeck.shrink.pipeline._TEACHER_SHARE", 0.5)
         patch.setattr("limbeck.shrink.forms._SECONDS", 0.1)
-        patch.setattr("limbeck.shrink.forms._RIVAL_TEXTS", 3)
         patch.setattr("limbeck.inference.latency._WARM_UP", 0.005)
         patch.setattr("limbeck.inference.latency._MEASURED", 0.005)
         patch.setattr("limbeck.shrink.scores._RESAMPLES", 300)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import shutil
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from limbeck._internal.progress import muted_messages
 from limbeck.deploy.bench import BenchResult, bench
 from limbeck.deploy.export import export
 from limbeck.errors import ExportError, MissingExtra, ModelError
+from limbeck.inference.latency import Timing, random_batch, time_in_turns
+from limbeck.inference.served import load_served
 from limbeck.shrink.data import REPORTED
 from limbeck.tasks.task import Task
 
@@ -25,7 +25,6 @@ INT8 = "onnx-int8"
 FORMS = {"hf": "model", INT8: INT8}  # with the names of their folders
 BATCH_SIZES = (1, 32)
 _SECONDS = 20.0
-_RIVAL_TEXTS = 40
 # what int8 may cost: a part of the score, or so many answers where rows are few; the summary tells what it does cost
 _MAX_DROP, _MAX_ROWS = 0.02, 3
 
@@ -88,16 +87,24 @@ def _conditions(found: BenchResult) -> dict[str, Any]:
     return {"processor": found.processor, "threads": found.threads, "versions": found.versions}
 
 
-def time_rival(predict: Callable[..., Any], task: Task) -> dict[str, Any]:
-    """Time a model that takes columns of texts: single reported rows one after the other, and 32 at once."""
-    columns = task.inputs(task.split(REPORTED)[: max(_RIVAL_TEXTS, BATCH_SIZES[-1])])
-    many = [column[: BATCH_SIZES[-1]] for column in columns]
-    predict(*many)  # a first call does more
-    ones = [_milliseconds(predict, [[column[row]] for column in columns]) for row in range(len(columns[0]))]
-    return {"p50_ms": float(np.median(ones)), "batch_ms": min(_milliseconds(predict, many) for _ in range(3))}
+def time_rivals(
+    rivals: Mapping[str, Callable[..., Any]], task: Task, teacher: Path, figures: Mapping[str, Any], length: int
+) -> dict[str, dict[str, float]]:
+    """Time models that take columns of texts, one reported text of middle length and 32 of them, in turns.
 
-
-def _milliseconds(predict: Callable[..., Any], columns: Sequence[Sequence[str]]) -> float:
-    begin = time.perf_counter()
-    predict(*columns)
-    return 1000 * (time.perf_counter() - begin)
+    The teacher takes its turn too: times are in its units, as :func:`time_forms` measured it.
+    """
+    rows = task.split(REPORTED)[:]
+    columns = task.inputs(rows)
+    middle = sorted(range(len(columns[0])), key=lambda row: sum(len(column[row]) for column in columns))
+    served = load_served(teacher)
+    found: dict[str, dict[str, float]] = {name: {} for name in rivals}
+    for size, key in zip(BATCH_SIZES, ("p50_ms", "batch_ms"), strict=True):
+        start = max(0, (len(middle) - size) // 2)
+        texts = [[column[row] for row in middle[start : start + size]] for column in columns]
+        calls = [partial(served.logits, random_batch(served, size, length))]
+        calls += [partial(predict, *texts) for predict in rivals.values()]
+        own, *others = (Timing.of(times, size).p50_ms for times in time_in_turns(calls, _SECONDS / 4))
+        for name, milliseconds in zip(rivals, others, strict=True):
+            found[name][key] = milliseconds * figures[key] / own
+    return found

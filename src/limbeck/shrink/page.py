@@ -130,6 +130,6 @@ def _conditions(summary: ShrinkSummary) -> list[str]:
             else "."
         ),
         f"Latency: medians of one text of {timed['length']} tokens and of 32 such texts at once, measured in turns on "
-        f"{timed['processor']}, {timed['threads']} thread{'s' * (timed['threads'] != 1)}; of linear models, of single "
-        "reported texts.",
+        f"{timed['processor']}, {timed['threads']} thread{'s' * (timed['threads'] != 1)}; of linear models, of "
+        "reported texts of middle length.",
     ]

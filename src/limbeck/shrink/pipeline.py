@@ -34,7 +34,7 @@ from limbeck.rivals.tfidf import tfidf_rival
 from limbeck.runs.files import MALFORMED, read_mapping
 from limbeck.shrink.budget import Budget
 from limbeck.shrink.data import CHOOSING, divide, readable_labels, unlabelled_texts, with_teachers_labels
-from limbeck.shrink.forms import export_forms, time_forms, time_rival
+from limbeck.shrink.forms import TEACHER, export_forms, time_forms, time_rivals
 from limbeck.shrink.page import write_pages
 from limbeck.shrink.plan import DATA, Request, Workspace
 from limbeck.shrink.race import run_race
@@ -278,10 +278,12 @@ class _Pipeline:
         length = min(length, cut)
         figures, conditions = time_forms(paths, length)
         rivals = self._rivals(teacher)
+        answering = {rival.name: rival.predict for rival in rivals}
+        timings = time_rivals(answering, self.task, paths[TEACHER], figures[TEACHER], length)
         for rival in rivals:
             scores.add_rival(rival.name, rival.predict)
-            timing = time_rival(rival.predict, self.task)
-            figures[rival.name] = timing | {"form": "linear", "parameters": rival.parameters, "about": rival.about}
+            about: dict[str, Any] = {"form": "linear", "parameters": rival.parameters, "about": rival.about}
+            figures[rival.name] = about | timings[rival.name]
         return Measured(scores, figures, [rival.name for rival in rivals], length, budget, conditions)
 
     def _rivals(self, teacher: _Teacher) -> list[Rival]:
