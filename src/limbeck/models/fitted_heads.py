@@ -16,7 +16,7 @@ from limbeck._internal.progress import progress
 from limbeck.errors import DataError, ModelError
 from limbeck.metrics import METRICS
 from limbeck.models.capture import logits_of, model_inputs
-from limbeck.models.linear import LinearProblem, Scorer, fit_linear
+from limbeck.models.linear import Scorer, fit_linear, linear_kind
 from limbeck.problems import IGNORED, Problem
 from limbeck.protocols import Model
 from limbeck.tasks.batching import Batches
@@ -26,11 +26,6 @@ ROWS = 10_000  # more training rows hardly change a linear model, and each costs
 _TOKENS = 30_000  # of the sampled rows, where tokens are decided
 _OTHERS = 10  # tokens that are neither start nor end, of each text with an answer
 _EACH_CLASS = 5  # rows that a sample has of every class, where there are so many
-_LINEAR: dict[Problem, LinearProblem] = {
-    "regression": "regression",
-    "multi_label": "multi_label",
-    "span": "multi_label",
-}
 _SPAN_METRIC = "share of starts and ends found"
 
 
@@ -98,7 +93,7 @@ def fit_head(
     fitted = fit_linear(
         inputs.features,
         inputs.labels,
-        _LINEAR.get(problem, "classification"),
+        linear_kind(problem),
         num_labels=layer.out_features,
         metric=scorer,
         groups=inputs.groups.tolist(),

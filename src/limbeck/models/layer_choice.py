@@ -20,7 +20,7 @@ from limbeck.models.cut_model import Blocks, CutModel, can_keep
 from limbeck.models.families import blocks_of
 from limbeck.models.fitted_heads import HeadInputs, head_inputs, last_linear
 from limbeck.models.kept_layers import KEEP
-from limbeck.models.linear import LinearProblem, fit_linear, linear_predictions
+from limbeck.models.linear import LinearProblem, fit_linear, linear_kind, linear_predictions
 from limbeck.problems import Problem
 from limbeck.protocols import Model
 from limbeck.tasks.held_out import choose_rows, contents_of
@@ -28,11 +28,6 @@ from limbeck.tasks.held_out import choose_rows, contents_of
 ROWS = 1000
 _STRENGTH = (0.1,)  # of the fit, the same for all: they are compared, not used
 _RESAMPLES = 50
-_LINEAR: dict[Problem, LinearProblem] = {
-    "regression": "regression",
-    "multi_label": "multi_label",
-    "span": "multi_label",
-}
 
 
 @dataclass(frozen=True)
@@ -168,7 +163,7 @@ class _Judge:
     """Collect what heads fitted to each set of layers answer to rows that they were not fitted to, and compare."""
 
     def __init__(self, problem: Problem, metric: str, num_labels: int, intercept: bool, seed: int) -> None:
-        self.problem: LinearProblem = _LINEAR.get(problem, "classification")
+        self.problem: LinearProblem = linear_kind(problem)
         self.metric = metric_of_decisions(metric, problem)
         self.num_labels, self.intercept, self.seed = num_labels, intercept, seed
         self.predictions: dict[Blocks, np.ndarray] = {}

@@ -15,8 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from limbeck.metrics import METRICS, SMALLER_IS_BETTER
+from limbeck.problems import Problem
 
 LinearProblem = Literal["classification", "multi_label", "regression"]
+_KINDS: dict[Problem, LinearProblem] = {"regression": "regression", "multi_label": "multi_label", "span": "multi_label"}
 Scorer = Callable[[np.ndarray, np.ndarray], float]  # of logits and labels, more is better
 
 # What errors cost against large weights (scikit-learn's C; for ridge 1 / alpha), tried outwards from the middle.
@@ -27,6 +29,11 @@ TUNED_ON = 3_000  # rows by which the strength is chosen: more take longer and h
 _ITERATIONS = 300
 _MANY_ROWS = 4_000
 _SMALLEST_SCALE = 1e-6  # of a feature's deviation against the largest: one that hardly varies tells nothing
+
+
+def linear_kind(problem: Problem) -> LinearProblem:
+    """Say what a linear model of a problem's single decisions is: of a span, whether a token is its start, its end."""
+    return _KINDS.get(problem, "classification")
 
 
 @dataclass(frozen=True)
