@@ -142,7 +142,7 @@ LATER = [
 
 @pytest.mark.parametrize("moment", ["student", *LATER])
 def test_shrink_stops_too(moment, table_files, teacher_folder, command, tmp_path, monkeypatch):
-    monkeypatch.setattr("limbeck.shrink.pipeline.schedule_race", lambda *_: RaceSchedule((2, 1), 2, 1.0, 1.0))
+    monkeypatch.setattr("limbeck.shrink.pipeline.schedule_race", lambda *_: RaceSchedule((2, 1), 2, (1.0, 1.0), 1.0))
     monkeypatch.setattr("limbeck.shrink.schedule._MOST_EPOCHS", 1.0)
     monkeypatch.setattr("limbeck.shrink.forms._SECONDS", 0.05)
     monkeypatch.setattr("limbeck.inference.latency._WARM_UP", 0.005)
