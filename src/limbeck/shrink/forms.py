@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from limbeck._internal.files import remove_leftovers
 from limbeck._internal.progress import muted_messages
 from limbeck.deploy.bench import BenchResult, bench
 from limbeck.deploy.export import export
@@ -43,6 +44,8 @@ def export_forms(
     ``rows`` is the number of rows that choose, on which int8 may lose a few answers. The teacher's own int8 form is
     made too: where it is fast enough, nobody needs a student.
     """
+    for folder in filter(Path.is_dir, (output, *(output / str(depth) for depth in runs))):
+        remove_leftovers(folder)  # of an export that was killed
     found, refused = {TEACHER: Path(teacher)}, dict[str, str]()
     wanted = [
         (student_name(depth, form), run, form, output / str(depth) / folder)
