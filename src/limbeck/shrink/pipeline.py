@@ -51,6 +51,7 @@ from limbeck.shrink.summary import Measured, summarise
 from limbeck.shrink.teacher import reason_to_fine_tune, save_trimmed, train_teacher
 from limbeck.shrink.trainings import Candidate, Trainings, fast_passes
 from limbeck.study.halving import RaceResult
+from limbeck.study.watch import readable_duration
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
 from limbeck.tasks.encode import Collator, encode
@@ -159,7 +160,7 @@ class _Pipeline:
             about = {"about": f"{name}, as it was given", "epochs": None, "seconds": 0.0, "model": base["model"]}
             self.workspace.decide("teacher", about)
         plan = self.plan["teacher"]
-        logger.info("Step 1 of 4: the teacher is %s: about %s.", plan["about"], _duration(plan["seconds"]))
+        logger.info("Step 1 of 4: the teacher is %s: about %s.", plan["about"], readable_duration(plan["seconds"]))
         if "model" not in plan:
             recipe = trainings.teacher(base["model"], plan["epochs"])
             found = train_teacher(recipe, self.folder / "teacher", self.folder / "teacher-fitted")
@@ -258,7 +259,7 @@ class _Pipeline:
         logger.info(
             "Step 3 of 4: students of %s layers, %d candidate%s each, %s epochs: about %s.",
             *(", ".join(map(str, schedule.depths)), schedule.candidates, "s" * (schedule.candidates > 1)),
-            *(", ".join(f"{epochs:g}" for epochs in schedule.epochs), _duration(schedule.seconds)),
+            *(", ".join(f"{epochs:g}" for epochs in schedule.epochs), readable_duration(schedule.seconds)),
         )
         races = run_race(schedule, sets, teacher.trainings, teacher.model, self.task, self.folder / "race")
         decisions = {str(depth): race.decisions() for depth, race in races.items()}
@@ -311,7 +312,3 @@ def _rows(columns: dict[str, list[str]]) -> Any:
     from limbeck.tasks.task import make_split
 
     return make_split("unlabelled", {"id": list(range(len(next(iter(columns.values()))))), **columns})
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

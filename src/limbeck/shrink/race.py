@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from limbeck.runs.directory import StudyDirectory
 from limbeck.shrink.schedule import RaceSchedule
 from limbeck.shrink.trainings import Candidate, Trainings, field_of
 from limbeck.study.engines import InProcess
-from limbeck.study.halving import RaceResult, race, rung_shares
+from limbeck.study.halving import RaceResult, race, race_starts
 from limbeck.study.jobs import CacheJob, TrainJob
 from limbeck.study.runner import run_workflows
 from limbeck.study.watch import watching
@@ -42,14 +41,13 @@ def run_race(
     if not cache.finished():
         with watching(1) as watcher:
             run_workflows({"cache": _only(cache)}, InProcess(), watcher)
+    metric = task.metrics[0]
     jobs = {
-        depth: [_job(candidate, trainings, teacher, epochs[depth], cache, folder) for candidate in field]
+        depth: [_job(candidate, trainings, teacher, epochs[depth], metric, cache, folder) for candidate in field]
         for depth, field in fields.items()
     }
-    metric = task.metrics[0]
-    jobs = {depth: [replace(job, metric=metric) for job in field] for depth, field in jobs.items()}
     larger = metric not in SMALLER_IS_BETTER
-    with watching(sum(_starts(len(field)) for field in jobs.values())) as watcher:
+    with watching(sum(race_starts(len(field)) for field in jobs.values())) as watcher:
         results: dict[int, RaceResult] = run_workflows(
             {depth: race(field, larger) for depth, field in jobs.items()}, InProcess(), watcher
         )
@@ -80,17 +78,16 @@ def _cache_job(
 
 
 def _job(
-    candidate: Candidate, trainings: Trainings, teacher: str, epochs: float, cache: CacheJob, folder: Path
+    candidate: Candidate,
+    trainings: Trainings,
+    teacher: str,
+    epochs: float,
+    metric: str,
+    cache: CacheJob,
+    folder: Path,
 ) -> TrainJob:
     values = trainings.student(candidate, teacher, epochs)
     if cache.serves(candidate.key, values):
         set_value(values, "teacher.cache", cache.folder)
     run = StudyDirectory(folder).runs / candidate.key
-    return TrainJob(candidate.key, candidate.title, str(folder), values, str(run))
-
-
-def _starts(candidates: int) -> int:
-    total, left = 0, candidates
-    for _ in rung_shares(candidates):
-        total, left = total + left, -(-left // 2)
-    return total
+    return TrainJob(candidate.key, candidate.title, str(folder), values, str(run), metric=metric)

@@ -10,7 +10,7 @@ import torch
 
 from limbeck._internal.progress import muted_messages
 from limbeck.recipes.recipe import Recipe
-from limbeck.study.halving import race_cost, rung_shares
+from limbeck.study.halving import race_cost, race_starts
 from limbeck.training.assemble import assemble, load_data
 from limbeck.training.precision import computing_as
 
@@ -66,10 +66,7 @@ def schedule_race(costs: Mapping[int, StepCost], seconds: float) -> RaceSchedule
 
 
 def _scheduled(costs: Mapping[int, StepCost], depths: tuple[int, ...], candidates: int, seconds: float) -> RaceSchedule:
-    starts, left = 0, candidates
-    for _ in rung_shares(candidates):
-        starts, left = starts + left, -(-left // 2)
-    begin = starts * sum(costs[depth].start for depth in depths)
+    begin = race_starts(candidates) * sum(costs[depth].start for depth in depths)
     # a shallow student has more to learn and costs less: half of what it saves goes into more epochs
     more = [(costs[depths[0]].epoch / costs[depth].epoch) ** 0.5 for depth in depths]
     whole = race_cost(candidates)

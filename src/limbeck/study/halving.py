@@ -55,6 +55,14 @@ def race_cost(candidates: int) -> float:
     return cost
 
 
+def race_starts(candidates: int) -> int:
+    """Count how often runs of such a race begin or go on: one for each that is left, in each rung."""
+    starts, left = 0, candidates
+    for _ in rung_shares(candidates):
+        starts, left = starts + left, math.ceil(left / 2)
+    return starts
+
+
 def race(jobs: Sequence[TrainJob], larger_is_better: bool) -> Generator[Sequence[Job], Failures, RaceResult]:
     """Yield the jobs of each rung to wait for, for the study's scheduler; return who won. Ties go to the first."""
     result, alive = RaceResult(), list(jobs)

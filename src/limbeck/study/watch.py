@@ -42,12 +42,12 @@ class _LineProgress(Watcher):
         self._total = max(self._total, len(self._done))  # runs of other settings may have been taken for done ones
         self._runs_done += _is_run(job)
         begin = self._started.pop(job.key, self._begin)
-        took = _duration(time.monotonic() - begin)
+        took = readable_duration(time.monotonic() - begin)
         self._say(f"{len(self._done)}/{self._total} {job.title}: {_outcome(job, error)}, {took}")
 
     def _say(self, line: str) -> None:
         left = self.seconds_left()
-        about = f" (about {_duration(left)} left)" if left else ""
+        about = f" (about {readable_duration(left)} left)" if left else ""
         self._console.print(f"{line}{about}", highlight=False, soft_wrap=True)
 
     def seconds_left(self) -> float:
@@ -71,9 +71,9 @@ class _LiveProgress(_LineProgress):
     def __rich__(self) -> Group:
         table = Table("running", "for", box=None)
         for key, begin in list(self._started.items()):
-            table.add_row(self._titles[key], _duration(time.monotonic() - begin))
+            table.add_row(self._titles[key], readable_duration(time.monotonic() - begin))
         left = self.seconds_left()
-        about = f", about {_duration(left)} left" if left else ""
+        about = f", about {readable_duration(left)} left" if left else ""
         return Group(table, Text(f"{len(self._done)} of {self._total} jobs are done{about}"))
 
 
@@ -108,7 +108,7 @@ def _outcome(job: Job, error: str) -> str:
     return f"{metrics['metric']} {readable_score(metrics['metric'], metrics['score'])}"
 
 
-def _duration(seconds: float) -> str:
+def readable_duration(seconds: float) -> str:
     """Write a time for people: ``45 s``, ``12 min``, ``3.5 h``."""
     if seconds < 100:
         return f"{seconds:.0f} s"
