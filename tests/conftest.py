@@ -15,6 +15,7 @@ import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported: no test may wait for a network
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+os.environ["LIMBECK_PRECISION"] = "float32"  # tests expect digits, on whatever machine
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell's background job ignores Ctrl-C, and so would the commands that tests start and interrupt
     signal.signal(signal.SIGINT, signal.default_int_handler)

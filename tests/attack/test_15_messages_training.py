@@ -27,7 +27,12 @@ WORKS = [
     {"optim": "sgd", "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}},
     {"optim": "adamw_torch", "adam_beta1": 0.8, "adam_beta2": 0.9, "adam_epsilon": 1e-6, "torch_empty_cache_steps": 1},
     {"optim": "adafactor", "lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 1},
-    {"bf16": True, "gradient_accumulation_steps": 2, "logging_nan_inf_filter": False, "full_determinism": True},
+    {
+        "precision": "bfloat16",
+        "gradient_accumulation_steps": 2,
+        "logging_nan_inf_filter": False,
+        "full_determinism": True,
+    },
     {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"every_n_layers": 2}, "use_cpu": True},
     {"logging_strategy": "steps", "logging_steps": 1, "logging_first_step": True, "log_level": "error"},
     {"log_level_replica": "error", "log_on_each_node": False, "include_num_input_tokens_seen": "non_padding"},
@@ -44,7 +49,7 @@ WORKS = [
     },
 ]
 # Those that ask for hardware, for a package or for minutes.
-NEED_MORE = {"fp16", "tf32", "torch_compile", "torch_compile_backend", "torch_compile_mode", "fsdp", "fsdp_config"}
+NEED_MORE = {"tf32", "torch_compile", "torch_compile_backend", "torch_compile_mode", "fsdp", "fsdp_config"}
 NEED_MORE |= {"trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"}
 PROCESSES = {"dataloader_num_workers", "dataloader_persistent_workers", "dataloader_prefetch_factor"}
 PROCESSES |= {"dataloader_multiprocessing_context"}

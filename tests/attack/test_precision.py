@@ -1,4 +1,4 @@
-"""bf16 and torch_compile give the right numbers: statistics in float32 under autocast, compiled losses as eager."""
+"""bfloat16 and torch_compile give the right numbers: statistics in float32 under autocast, compiled losses as eager."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def still(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> S
 
 
 def test_a_student_trained_in_bf16_is_scored_in_float32(still, tmp_path):
-    recipe = still.recipe("regression", {"name": "kd"}, {"bf16": True, "max_steps": 3, "eval_strategy": "epoch"})
+    recipe = still.recipe(
+        "regression", {"name": "kd"}, {"precision": "bfloat16", "max_steps": 3, "eval_strategy": "epoch"}
+    )
     run = execute(recipe, tmp_path / "run", show_data=False)
     parts = assemble(recipe)
     student = type(parts.student).from_pretrained(run.student).eval()
@@ -91,7 +93,9 @@ def test_a_student_trained_in_bf16_is_scored_in_float32(still, tmp_path):
 def test_a_cached_teacher_teaches_as_a_live_one_in_bf16(still, tmp_path):
     found = [
         still.weights_and_log(
-            still.recipe("classification", {"name": "distilbert"}, {"bf16": True, "max_steps": 3}, cache=cache),
+            still.recipe(
+                "classification", {"name": "distilbert"}, {"precision": "bfloat16", "max_steps": 3}, cache=cache
+            ),
             tmp_path / name,
         )
         for name, cache in (("live", "off"), ("cached", tmp_path / "cache"))

@@ -221,7 +221,7 @@ WORDS += [
     "train.report_to=x",
     "train.warmup_steps=-1",
     "train.eval_steps=0",
-    "train.bf16=yes",
+    "train.precision=double",
 ]
 WORDS += ["train.lr_scheduler_type=x", "train.save_total_limit=-1", "train.hub_token=hf_x", "train.run_name=../x"]
 WORDS += ["seed=2024-13-45", "seed=1e3", "seed=[", "seed=99999999999999999999999", "task.text=[text, text]"]

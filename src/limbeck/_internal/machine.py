@@ -34,17 +34,3 @@ def disk_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def has_fast_bfloat16() -> bool:
-    """Tell whether this machine computes in bfloat16 faster than in float32: by its processor's or its GPU's units."""
-    import torch
-
-    if torch.cuda.is_available():
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            flags = next((line for line in file if line.startswith("flags")), "")
-    except OSError:  # not Linux
-        return False
-    return bool({"avx512_bf16", "amx_bf16"} & set(flags.split()))

@@ -13,8 +13,6 @@ from limbeck.cli.options import DataDir, MaxLength, Overrides, SpreadsheetSafe, 
 from limbeck.cli.render import out, show_bench
 from limbeck.cli.stopping import continued_by
 
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads that compute together. Default: as torch chooses.")]
-
 
 def export(
     model: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, a model folder or a name on the hub.")],
@@ -98,7 +96,6 @@ def bench(
         list[int] | None, typer.Option(min=1, help="Tokens of each text; several times for several. Default: 32 128.")
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="How long to measure latency, all models together.")] = 40.0,
-    threads: Threads = None,
     memory: Annotated[bool, typer.Option(help="Measure memory too, in a process for each model.")] = True,
     output: Annotated[
         Path | None, typer.Option("--json", "--output", "-o", help="Write all numbers into this JSON file.")
@@ -122,7 +119,6 @@ def bench(
         batch_sizes=batch_size or BATCH_SIZES,
         lengths=length or LENGTHS,
         seconds=seconds,
-        threads=threads,
         memory=memory,
     )
     show_bench(found)
@@ -160,7 +156,6 @@ def shrink(
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="About how long it may take, on this machine.")] = 10.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    threads: Threads = None,
 ) -> None:
     """Make small, fast models of a large one: a teacher, students of several depths, exports and an honest summary.
 
@@ -172,10 +167,6 @@ def shrink(
     from limbeck.shrink.pipeline import Request
     from limbeck.shrink.pipeline import shrink as make
 
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
     request = Request(
         *(model, str(data), tuple(text), label, budget),
         dev=str(dev) if dev else None,

@@ -11,7 +11,16 @@ import torch
 
 from limbeck import __version__
 from limbeck._internal import hub
+from limbeck._internal.tuning import (
+    SPIN_VARIABLE,
+    THREADS_VARIABLE,
+    cpu_quota,
+    free_cores,
+    keep_freed_memory,
+    usable_cores,
+)
 from limbeck.training.environment import VERSIONS_OF
+from limbeck.training.precision import PRECISION_VARIABLE, automatic_precision, bfloat16_speed, has_bfloat16_units
 
 
 def diagnose() -> list[tuple[str, str]]:
@@ -19,8 +28,11 @@ def diagnose() -> list[tuple[str, str]]:
     rows = [("limbeck", __version__), ("python", platform.python_version())]
     rows += [(name, _version(name)) for name in VERSIONS_OF]
     rows.append(("platform", f"{platform.system()} {platform.release()} {platform.machine()}"))
-    rows.append(("cores, torch threads", f"{os.cpu_count()}, {torch.get_num_threads()}"))
+    rows.append(("cores", _cores()))
+    rows.append(("threads", _threads()))
+    rows.append(("freed memory", "stays in the process" if keep_freed_memory() else "goes back (this is no glibc)"))
     rows.append(("devices", _devices()))
+    rows.append(("train.precision: auto", _precision()))
     rows.append(("free disk here", f"{shutil.disk_usage('.').free / 1e9:,.1f} GB"))
     rows.append(("hub", _hub()))
     return rows
@@ -31,6 +43,30 @@ def _version(name: str) -> str:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _cores() -> str:
+    words = f"{os.cpu_count()}, of which {usable_cores()} may be used and {free_cores()} are free now"
+    quota = cpu_quota()
+    if quota is not None and quota < 1:
+        words += f"; a quota allows {quota:g} of one, so everything takes {1 / quota:.1f} times as long"
+    return words
+
+
+def _threads() -> str:
+    asked = os.environ.get(THREADS_VARIABLE)
+    count = f"{asked} (OMP_NUM_THREADS)" if asked else f"{free_cores()} (one for each free core)"
+    waits = os.environ.get("OMP_WAIT_POLICY") or f"spin {int(os.environ[SPIN_VARIABLE]):,} turns, then sleep"
+    return f"{count}; those that wait {waits}"
+
+
+def _precision() -> str:
+    found = automatic_precision()
+    if PRECISION_VARIABLE in os.environ:
+        return f"{found} ({PRECISION_VARIABLE} says so)"
+    if torch.cuda.is_available() or not has_bfloat16_units():
+        return f"{found} ({'units' if has_bfloat16_units() else 'no units'} for bfloat16)"
+    return f"{found} (a layer computes {bfloat16_speed():.1f} times as fast in bfloat16)"
 
 
 def _devices() -> str:

@@ -90,6 +90,10 @@ def validate(
 
     words = overrides or []
     loaded = load_recipe(recipe, words, allow_code=True) if allow_code else load_without_code(recipe, words)
+    for precision in {stage.train.precision for stage in loaded.split()} - {"auto", "float32"}:
+        from limbeck.training.precision import check_precision
+
+        check_precision(precision)
     out.print(loaded.to_yaml(), highlight=False, end="")
     foreign = dict.fromkeys(filter(None, (foreign_code(stage.method) for stage in loaded.split())))
     out.print("valid" + " but for code that was not looked at" * bool(foreign), style="green")

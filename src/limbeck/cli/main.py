@@ -19,9 +19,10 @@ from limbeck._internal.console import plain_console
 from limbeck._internal.machine import disk_full, out_of_memory
 from limbeck._internal.progress import QUIET
 from limbeck._internal.signals import stopping_on_signals
+from limbeck._internal.tuning import bound_spinning, keep_freed_memory
 from limbeck.cli.deploy import bench, export, predict, shrink
 from limbeck.cli.listings import doctor, methods, profile, recipes, studies, tasks, validate
-from limbeck.cli.options import expanding_home
+from limbeck.cli.options import expanding_home, with_threads
 from limbeck.cli.render import out
 from limbeck.cli.results import analyze, compare, evaluate, glue, report, rivals
 from limbeck.cli.stopping import AGAIN
@@ -138,9 +139,10 @@ app.command(epilog="Example: limbeck validate my-recipe.yaml train.epochs=1")(va
 app.command(epilog="Example: limbeck doctor")(doctor)
 app.command(epilog="Examples: limbeck demo   |   limbeck demo --task-dir data/glue/RTE --model bert-base-uncased")(demo)
 
+_COMPUTING = (finetune, distill, cache, evaluate, study, rivals, analyze, export, predict, bench, shrink, demo)
 for info in app.registered_commands:
     assert info.callback is not None
-    info.callback = expanding_home(info.callback)
+    info.callback = expanding_home(with_threads(info.callback) if info.callback in _COMPUTING else info.callback)
 
 _MAKE_ROOM, _BAD_DISK = "Make room, then try again.", "See to the disk, then try again."
 _ADVICE = {  # what to do about errors of the machine
@@ -186,6 +188,8 @@ def _fail_stopped(stop: Stopped) -> None:
 def _run_command() -> None:
     """Turn a mistake of the user's into one message and a non-zero exit, without a traceback."""
     _set_up_logging()
+    keep_freed_memory()
+    bound_spinning()
     if "WORLD_SIZE" in os.environ:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is loaded
     if _rank() > 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from limbeck._internal.files import expand_home
+from limbeck._internal.tuning import use_threads
 from limbeck.errors import RecipeError
 
 Overrides = Annotated[
@@ -53,6 +55,12 @@ Epochs = Annotated[float | None, typer.Option(help="Passes over the training dat
 BatchSize = Annotated[int | None, typer.Option(help="Examples per step. Default: 32.")]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate. Default: 5e-5.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random. Default: 0.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="How many threads compute together. Default: OMP_NUM_THREADS, or as many as cores are free."
+    ),
+]
 
 
 # parameters that are no Path because they may also be names on the hub, of shipped recipes or of studies
@@ -66,6 +74,22 @@ def expanding_home(command: Callable[..., None]) -> Callable[..., None]:
     def run(**values: Any) -> None:
         command(**{name: _expanded(value, name in _PATHS_OR_NAMES) for name, value in values.items()})
 
+    return run
+
+
+def with_threads(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that computes the option ``--threads``, which counts before torch is loaded."""
+    signature = inspect.signature(command, eval_str=True)
+    own = "threads" in signature.parameters  # it needs the number itself too
+
+    @functools.wraps(command)
+    def run(threads: int | None = None, **values: Any) -> None:
+        use_threads(threads)
+        command(**values, **({"threads": threads} if own else {}))
+
+    if not own:
+        option = inspect.Parameter("threads", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Threads)
+        run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
     return run
 
 

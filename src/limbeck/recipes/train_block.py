@@ -14,6 +14,8 @@ from pydantic import ConfigDict, PositiveInt
 from limbeck.errors import unknown
 from limbeck.options import Mistake, OpenBlock, Positive
 
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
+
 
 class TrainBlock(OpenBlock):
     """Hold the usual settings under short names, and any key of transformers' TrainingArguments."""
@@ -21,6 +23,7 @@ class TrainBlock(OpenBlock):
     epochs: Positive = 3.0
     batch_size: PositiveInt = 32
     learning_rate: Positive = 5e-5
+    precision: Precision = "auto"  # of products in the models' layers; auto: bfloat16 where this machine is fast at it
     relation_batch: PositiveInt | None = None  # examples of a step, where they are more than fit into memory at once
 
 
@@ -56,6 +59,8 @@ _OURS = {
     "use_liger_kernel": "its kernels replace the layers whose outputs methods read",
     "liger_kernel_config": "its kernels replace the layers whose outputs methods read",
     "use_cache": "no text is generated",
+    "bf16": "write precision: bfloat16",
+    "fp16": "write precision: float16",
     "debug": "a loss that is no number stops a run anyway, and its batch is kept",
     "optim_args": "none of the optimisers that work here reads it",
     "optim_target_modules": "none of the optimisers that work here reads it",

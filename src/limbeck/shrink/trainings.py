@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from limbeck._internal.machine import has_fast_bfloat16
 from limbeck.recipes.recipe import Recipe, load_recipe
+from limbeck.training.precision import automatic_precision, computing_in
 
 # What a student may learn by. The labels alone are among them, because what they give must be beaten.
 METHODS: dict[str, dict[str, Any]] = {
@@ -28,9 +28,8 @@ _MANY_ROWS = 1000
 
 
 def fast_passes() -> AbstractContextManager[object]:
-    """Compute inside the block in bfloat16 where this machine is fast at it, as the trainings do."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.autocast(device, torch.bfloat16) if has_fast_bfloat16() else nullcontext()
+    """Compute inside the block in the precision that suits the machine, as the trainings do."""
+    return computing_in(automatic_precision(), torch.device("cuda" if torch.cuda.is_available() else "cpu"))
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,7 @@ class Trainings:
                 "learning_rate": float(f"{min(_MOST_RATE, rate * _WIDTH / self.width):.2g}"),
                 "eval_strategy": "no",
                 "save_steps": 0.5,  # of all steps: what a killed run loses at most
-            }
-            | ({"bf16": True} if has_fast_bfloat16() else {}),
+            },
             "seed": self.seed,
         }
 

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
 from limbeck._internal import own_code
+from limbeck._internal.tuning import THREADS_VARIABLE, keep_freed_memory, set_threads, usable_cores
 from limbeck.errors import Terminated
 from limbeck.study.jobs import Job, JobOutcome, attempt, execute_job
 
@@ -52,9 +53,7 @@ class InProcess:
         self._work = work
         self.on_start: Callable[[Job], None] = lambda job: None
         if threads is not None:
-            import torch
-
-            torch.set_num_threads(threads)
+            set_threads(threads)
 
     def submit(self, job: Job) -> None:
         self._jobs.append(job)
@@ -72,7 +71,7 @@ class Workers:
     """Run jobs in local processes, each with its share of the threads and of the GPUs. One that dies is replaced."""
 
     def __init__(self, count: int, threads: int | None = None, work: Work = execute_job) -> None:
-        self._threads = threads or max(1, (os.cpu_count() or 1) // count)
+        self._threads = threads or max(1, usable_cores() // count)
         self._jobs: deque[Job] = deque()
         self._work = work
         self._workers = [_Worker(number, self._threads, work) for number in range(count)]
@@ -147,6 +146,7 @@ class _Worker:
 def _work_until_closed(jobs: Connection, work: Work, parent: int, methods: Iterable[str]) -> None:
     """Run the jobs that come until the parent closes its end, or is gone; ``methods`` may be imported, as there."""
     own_code.allow(methods)
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and stops its workers
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     while True:
@@ -182,7 +182,7 @@ def _ctrl_c_blocked() -> Iterator[None]:
 
 
 def _worker_environment(number: int, threads: int) -> dict[str, str]:
-    limits = {"OMP_NUM_THREADS": str(threads)}
+    limits = {THREADS_VARIABLE: str(threads)}
     import torch
 
     if devices := torch.cuda.device_count():

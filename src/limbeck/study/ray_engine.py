@@ -14,9 +14,11 @@ from typing import Any
 
 from limbeck._internal import own_code
 from limbeck._internal.signals import noting
+from limbeck._internal.tuning import THREADS_VARIABLE
 from limbeck.errors import LimbeckError, MissingExtra, RunError, Terminated
 from limbeck.study.engines import Work
 from limbeck.study.jobs import Job, JobOutcome, attempt, execute_job
+from limbeck.training.precision import PRECISION_VARIABLE, automatic_precision
 
 _POLL_SECONDS = 0.5
 # A head may be away for a moment; Ray itself waits for a minute, and then ends the process that waits.
@@ -62,7 +64,7 @@ class Ray:
         self.on_start: Callable[[Job], None] = lambda job: None
 
     def submit(self, job: Job) -> None:
-        environment = {"env_vars": {"OMP_NUM_THREADS": str(self._threads)}}
+        environment = {"env_vars": {THREADS_VARIABLE: str(self._threads), PRECISION_VARIABLE: automatic_precision()}}
         remote = self._remote.options(runtime_env=environment)
         with self._loss_explained():
             reference = remote.remote(self._work, job, os.getcwd(), self._threads, own_code.allowed())

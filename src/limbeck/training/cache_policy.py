@@ -87,7 +87,7 @@ def _training_cache(folder: Path, recipe: Recipe, parts: Parts, data: Data) -> F
 def made_for(recipe: Recipe, parts: Parts, data: Data) -> dict[str, str]:
     """Return what a teacher's features of the training data depend on in a run of this recipe."""
     precision = precision_of(recipe)
-    return fingerprint_of(parts, data) | ({"precision": precision} if precision else {})
+    return fingerprint_of(parts, data) | ({"precision": precision} if precision != "float32" else {})
 
 
 def fingerprint_of(parts: Parts, data: Data, split: str = "train") -> dict[str, str]:

@@ -19,6 +19,7 @@ from limbeck.training.assemble import check_stages_fit
 from limbeck.training.data_record import check_not_changed, data_named_by
 from limbeck.training.layer_choosing import LayerChoice, settle_layers
 from limbeck.training.output import check_output, create_run
+from limbeck.training.precision import settle_precision
 from limbeck.training.session import TrainingSession
 from limbeck.training.trainer import Stop
 
@@ -58,7 +59,7 @@ def execute(
         else:
             if run.results.is_file():
                 logger.warning("%s was finished, but %s. It is trained again.", run.path, run.why_unfinished())
-            recipe, layers = on_rank_zero(lambda: settle_layers(recipe, run, layer_choices))
+            recipe, layers = on_rank_zero(lambda: settle_layers(settle_precision(recipe, run), run, layer_choices))
             _run_stages(recipe, run, show_data, (stop, pause_after), layers)
     return run
 

@@ -78,5 +78,6 @@ def _differences(ours: Any, theirs: Any, where: str = "") -> set[str]:
         parts = [_differences(ours.get(key), theirs.get(key), f"{where}.{key}".lstrip(".")) for key in keys]
         return set().union(*parts)
     # which stand for what the run chose
-    chosen = (ours == "auto" and where.endswith("task.max_length")) or (ours is None and where == "student.head")
+    open_ones = ("task.max_length", "train.precision")
+    chosen = (ours == "auto" and where.endswith(open_ones)) or (ours is None and where == "student.head")
     return set() if ours == theirs or chosen else {f"{where} ({theirs!r} there, {ours!r} now)"}

@@ -6,6 +6,7 @@ import json
 import logging
 import shutil
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from limbeck.training.fault_handling import check_trained_weights, memory_errors
 from limbeck.training.head_start import HeadStart, choose_head, start_head
 from limbeck.training.layer_choosing import LayerChoice
 from limbeck.training.output import create_run
+from limbeck.training.precision import computing_as
 from limbeck.training.results import answer_validation, validation_scores, write_results
 from limbeck.training.teacher_outputs import examine_teacher
 from limbeck.training.trainer import DistillTrainer, Stop
@@ -183,9 +185,12 @@ class TrainingSession:
     def _score(self, trainer: DistillTrainer) -> dict[str, float]:
         """Score the student on the validation data, as the trainer asks after epochs or steps."""
         parts, step = self._trained_parts(trainer), trainer.state.global_step
+        # the last answers are the results, which are those of the student as it is served
+        fast = computing_as(self.recipe, parts.student.device) if step < trainer.state.max_steps else nullcontext()
 
         def score() -> dict[str, float]:
-            answers = answer_validation(parts, self.data)
+            with fast:
+                answers = answer_validation(parts, self.data)
             self._latest = step, answers
             return validation_scores(parts, self.data, answers)
 
@@ -235,6 +240,8 @@ def training_arguments(recipe: Recipe, parts: Parts, run: RunDirectory) -> Train
         "dataloader_pin_memory": torch.cuda.is_available(),
         "metric_for_best_model": metric,
         "greater_is_better": metric not in SMALLER_IS_BETTER,
+        "bf16": recipe.train.precision == "bfloat16",
+        "fp16": recipe.train.precision == "float16",
     }
     try:
         return TrainingArguments(
