@@ -31,7 +31,7 @@ from limbeck.shrink.page import summary_page
 from limbeck.shrink.pipeline import shrink
 from limbeck.shrink.plan import Request
 from limbeck.shrink.schedule import StepCost
-from limbeck.shrink.teacher import reason_to_fine_tune, train_teacher
+from limbeck.shrink.teacher import TeacherFolders, reason_to_fine_tune, train_teacher
 from limbeck.shrink.trainings import Trainings, fast_passes
 from limbeck.tasks import load_task
 
@@ -329,16 +329,21 @@ def test_who_is_a_teacher(shrunk, base_folder, teacher_folder, files):
 def test_a_teacher_that_training_did_not_improve_keeps_its_fitted_head(rate, shrunk, base_folder, tmp_path):
     """Train so fast that all is forgotten, and so slowly that nothing is learned."""
     folder, _ = shrunk
-    block = yaml.safe_load((folder / "teacher" / "recipe.yaml").read_text())["task"]
+    block = yaml.safe_load((folder / "teacher-run" / "recipe.yaml").read_text())["task"]
     recipe = Trainings(block, 32, 4, 200, 0).teacher(str(base_folder), 0.2)
     recipe = recipe.model_copy(update={"train": recipe.train.model_copy(update={"learning_rate": rate})})
-    found = train_teacher(recipe, tmp_path / "run", tmp_path / "fitted")
-    assert found["kept"] == "fitted" and found["model"] == str(tmp_path / "fitted")
-    assert found["trained_score"] <= found["fitted_score"]
+    options = {key: value for key, value in block.items() if key not in ("name", "max_length", "too_long", "padding")}
+    task = load_task("table", **options)
+    folders = TeacherFolders(*(tmp_path / name for name in ("fitted", "run", "best")))
+    found = train_teacher(recipe, task, folders)
+    scores = {point["share"]: point["score"] for point in found["points"]}
+    assert scores[found["share"]] >= scores[1.0] and found["model"] == str(folders.best)
+    if rate == 0.5:
+        assert found["share"] == 0.0
     rows = pq.read_table(block["validation"]).to_pydict()
     write_csv(tmp_path / "dev.csv", list(zip(rows["text"], rows["label"], strict=True)))
-    given = answers(tmp_path / "fitted", tmp_path / "dev.csv", tmp_path / "given.csv")
-    assert np.mean(np.array(given) == rows["label"]) == pytest.approx(found["fitted_score"])
+    given = answers(folders.best, tmp_path / "dev.csv", tmp_path / "given.csv")
+    assert np.mean(np.array(given) == rows["label"]) == pytest.approx(scores[found["share"]])
 
 
 @pytest.mark.parametrize(("minutes", "candidates"), [(0.1, 2), pytest.param(0.14, 4, marks=pytest.mark.slow)])

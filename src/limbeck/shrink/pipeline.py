@@ -48,7 +48,7 @@ from limbeck.shrink.schedule import (
 )
 from limbeck.shrink.scores import ModelScores
 from limbeck.shrink.summary import Measured, summarise
-from limbeck.shrink.teacher import reason_to_fine_tune, save_trimmed, train_teacher
+from limbeck.shrink.teacher import TeacherFolders, reason_to_fine_tune, save_trimmed, train_teacher
 from limbeck.shrink.trainings import Candidate, Trainings, fast_passes
 from limbeck.study.halving import RaceResult
 from limbeck.study.watch import readable_duration
@@ -163,7 +163,8 @@ class _Pipeline:
         logger.info("Step 1 of 4: the teacher is %s: about %s.", plan["about"], readable_duration(plan["seconds"]))
         if "model" not in plan:
             recipe = trainings.teacher(base["model"], plan["epochs"])
-            found = train_teacher(recipe, self.folder / "teacher", self.folder / "teacher-fitted")
+            names = ("teacher-fitted", "teacher-run", "teacher")
+            found = train_teacher(recipe, self.task, TeacherFolders(*(self.folder / name for name in names)))
             self.workspace.decide("teacher", plan | found)
         model = self.plan["teacher"]["model"]
         depth = len(blocks_of(load_fine_tuned(model, self.task)))

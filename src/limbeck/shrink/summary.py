@@ -201,8 +201,14 @@ def _notes(summary: ShrinkSummary) -> list[str]:
             f"({int8['latency_ratio']:.2f}x), {readable_size(int8['disk_bytes'])}."
         )
     teacher = summary["teacher"]
-    if teacher.get("kept") == "fitted":
+    share = teacher.get("share")
+    if share == 0:
         said.append("Fine-tuning did not improve on the fitted head, so the teacher is the model with that head.")
+    elif share is not None and share < 1:
+        said.append(
+            f"The teacher's weights lie between those before and after its fine-tuning, at {100 * share:.0f}% of the "
+            "change: of these points it answers the rows that choose best."
+        )
     sign = -1 if summary["metric"] in SMALLER_IS_BETTER else 1
     for model in [entry_of(summary, TEACHER), *_plain_students(summary)]:
         if sign * model["score"]["value"] <= sign * summary["majority"]:

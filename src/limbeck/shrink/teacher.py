@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from limbeck._internal.progress import muted_messages
 from limbeck.errors import ModelError
 from limbeck.inference.doubts import unnamed_labels
 from limbeck.inference.logits import predict_logits
-from limbeck.metrics import SMALLER_IS_BETTER, readable_score
+from limbeck.metrics import readable_score
 from limbeck.models.fitted_heads import fit_head
 from limbeck.models.loading import load_config, load_fine_tuned, load_for_training, load_tokenizer, longest_input
 from limbeck.models.trimming import trim_vocabulary
-from limbeck.recipes.recipe import Recipe
-from limbeck.runs.directory import RunDirectory
+from limbeck.recipes.recipe import Recipe, StudentBlock
+from limbeck.shrink.between import best_point, compare_points, save_point
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.task import Task
 from limbeck.training.assemble import assemble, load_data
@@ -88,17 +89,32 @@ def save_trimmed(model: str, task: Task, texts: Iterable[str], knows_task: bool,
     return {"model": str(folder), "pieces": len(trimmed.kept), "of_pieces": len(tokenizer), "unseen": unseen.lost}
 
 
-def train_teacher(recipe: Recipe, run: Path, fitted: Path) -> dict[str, Any]:
-    """Fine-tune, and return which model teaches: what only has a fitted head where training did not improve on it."""
-    done: RunDirectory = execute(recipe, run, resume=True)
-    metrics = done.metrics()
-    start = metrics.get("start")
-    sign = -1 if metrics["metric"] in SMALLER_IS_BETTER else 1
-    about = {"trained_score": metrics["score"], "fitted_score": start and start["score"]}
-    if start is None or sign * metrics["score"] > sign * start["score"]:
-        return {"model": str(run), "kept": "fine-tuned", **about}
-    save_fitted(recipe, fitted)
-    return {"model": str(fitted), "kept": "fitted", **about}
+@dataclass(frozen=True)
+class TeacherFolders:
+    """Say where a teacher is made: with a fitted head only, fine-tuned as a run, and the best point between the two."""
+
+    fitted: Path
+    run: Path
+    best: Path
+
+
+def train_teacher(recipe: Recipe, task: Task, folders: TeacherFolders) -> dict[str, Any]:
+    """Fit a head, fine-tune, and return which model teaches: the best point between the two."""
+    if not folders.fitted.is_dir():
+        save_fitted(recipe, folders.fitted)
+    student = StudentBlock(model=str(folders.fitted), head="kept")
+    trained = execute(recipe.model_copy(update={"student": student}), folders.run, resume=True)
+    points = compare_points(folders.fitted, trained.student, task)
+    best = best_point(points, task.metrics[0])
+    metric = task.metrics[0]
+    for point in points:
+        logger.info(
+            "%3.0f%% of what fine-tuning changed: %s %s, loss %.3f%s",
+            *(100 * point.share, metric, readable_score(metric, point.score), point.loss),
+            "  <- the teacher" if point is best else "",
+        )
+    save_point(folders.fitted, trained.student, best.share, task, folders.best)
+    return {"model": str(folders.best), "share": best.share, "points": [asdict(point) for point in points]}
 
 
 def save_fitted(recipe: Recipe, folder: Path) -> None:
