@@ -10,9 +10,12 @@ from torch.nn import functional as F
 
 from limbeck.distillation.objective import Objective, Term
 from limbeck.distillation.pair import Pair
+from limbeck.errors import RecipeError
 from limbeck.models.features import Features, Needs, Wanted
+from limbeck.options import Share
 from limbeck.problems import IGNORED, PER_TOKEN, Problem
 
+_SMOOTHED: tuple[Problem, ...] = ("classification", "tokens")
 _NEVER = -1e30  # a logit of probability 0 whose differences are still numbers
 
 
@@ -22,12 +25,17 @@ class TaskLoss(Term):
     Cross-entropy for classification, squared error for regression, binary cross-entropy averaged over the labels
     for multi-label problems. Where tokens are decided (tags, a language model), cross-entropy averaged over them;
     of a span, the mean of its start's and its end's. Class weights multiply the loss of an example of that class (of
-    multi-label problems: of a label that is there), and are not divided out again in each batch.
+    multi-label problems: of a label that is there), and are not divided out again in each batch. ``smoothing`` is the
+    share of a label that is given to all classes alike.
     """
 
-    def __init__(self, pair: Pair) -> None:
+    def __init__(self, pair: Pair, smoothing: float = 0.0) -> None:
         super().__init__()
-        self.problem = pair.problem
+        if smoothing and pair.problem not in _SMOOTHED:
+            raise RecipeError(
+                f"method.smoothing divides a label among classes, and this is a {pair.problem} problem. Leave it out."
+            )
+        self.problem, self.smoothing = pair.problem, smoothing
         self.weights: Tensor | None
         weights = None if pair.class_weights is None else torch.tensor(pair.class_weights)
         self.register_buffer("weights", weights, persistent=False)
@@ -44,7 +52,10 @@ class TaskLoss(Term):
             return F.mse_loss(logits.squeeze(-1), labels.float())
         if self.problem == "multi_label":
             return F.binary_cross_entropy_with_logits(logits, labels.float(), pos_weight=self.weights)
-        return F.cross_entropy(logits, labels, self.weights, reduction="sum") / max(len(labels), 1)
+        if not self.smoothing:
+            return F.cross_entropy(logits, labels, self.weights, reduction="sum") / max(len(labels), 1)
+        losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.smoothing)
+        return (losses if self.weights is None else self.weights[labels] * losses).sum() / max(len(labels), 1)
 
 
 def decisions(features: Features, batch: Mapping[str, Tensor], problem: Problem) -> Tensor:
@@ -76,11 +87,14 @@ def decided(labels: Tensor, problem: Problem) -> Tensor:
     return labels.flatten() if problem == "span" else labels
 
 
-def ft(pair: Pair) -> Objective:
+def ft(pair: Pair, *, smoothing: Share = 0.0) -> Objective:
     """Fine-tune without distillation: the baseline of every table ("FT", "nDS", "BERT-small").
 
     Equation: L = CE(y, s), or the squared error for regression.
     Citation: Devlin, Chang, Lee and Toutanova, 2019, "BERT: Pre-training of Deep Bidirectional Transformers for
-    Language Understanding", NAACL, arXiv:1810.04805.
+    Language Understanding", NAACL, arXiv:1810.04805; smoothing: Szegedy et al., 2016, arXiv:1512.00567.
+
+    Options:
+        smoothing: share of each label that is given to all classes alike, 0 to 1
     """
-    return Objective(task=(1.0, TaskLoss(pair)))
+    return Objective(task=(1.0, TaskLoss(pair, smoothing)))

@@ -19,11 +19,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "fcd": {"name": "fcd"},
     "ft": {"name": "ft"},
 }
-_RATE, _WIDTH, _MOST_RATE = (
-    7e-5,
-    768,
-    5e-4,
-)  # the learning rate of models so wide; narrower and shallower ones bear more
+# The learning rates of models so wide; narrower and shallower ones bear more. A teacher moves far, then half-way back.
+_RATE, _TEACHER_RATE, _WIDTH, _MOST_RATE = 7e-5, 1e-4, 768, 5e-4
+_SMOOTHING = 0.1  # of the teacher's labels
 _MANY_ROWS = 1000
 
 
@@ -69,20 +67,21 @@ class Trainings:
     def teacher(self, model: str, epochs: float) -> Recipe:
         """Return the recipe that fine-tunes ``model``, whose head is fitted first."""
         student = {"model": model, "head": "fitted"}
-        return load_recipe(values=self._values(student, "ft", epochs, _RATE))
+        method = METHODS["ft"] | ({"smoothing": _SMOOTHING} if self.block["problem"] == "classification" else {})
+        return load_recipe(values=self._values(student, method, epochs, _TEACHER_RATE))
 
     def student(self, candidate: Candidate, teacher: str, epochs: float) -> dict[str, Any]:
         """Return the values of the recipe that trains a candidate."""
         student = {"from": "teacher", "keep": list(candidate.layers), "head": "fitted"}
-        values = self._values(student, candidate.method, epochs, _RATE * self.depth / candidate.depth)
+        values = self._values(student, METHODS[candidate.method], epochs, _RATE * self.depth / candidate.depth)
         # confirmed, because it was looked at when it was made
         return values | {"teacher": {"model": teacher, "cache_dtype": "float16", "confirmed": True}}
 
-    def _values(self, student: dict[str, Any], method: str, epochs: float, rate: float) -> dict[str, Any]:
+    def _values(self, student: dict[str, Any], method: dict[str, Any], epochs: float, rate: float) -> dict[str, Any]:
         return {
             "task": dict(self.block),
             "student": student,
-            "method": METHODS[method],
+            "method": method,
             "train": {
                 "epochs": epochs,
                 "batch_size": 32 if self.rows >= _MANY_ROWS else 16,

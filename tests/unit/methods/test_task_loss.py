@@ -10,6 +10,7 @@ from safetensors.torch import load_file, load_model, save_model
 
 from limbeck import METHODS, Distiller, Features, Method, Pair, TaskLoss
 from limbeck.distillation.pair import ModelShape
+from limbeck.errors import RecipeError
 from limbeck.methods.ft import decided, decisions
 from limbeck.problems import IGNORED
 
@@ -210,3 +211,27 @@ def test_checkpoints_do_not_hold_the_weights(tmp_path):
     save_model(weighted, str(tmp_path / "model.safetensors"))
     assert load_file(tmp_path / "model.safetensors").keys() <= plain.state_dict().keys()
     load_model(plain, str(tmp_path / "model.safetensors"))  # and one without weights can read it
+
+
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+@pytest.mark.parametrize("problem", ["classification", "tokens"])
+def test_smoothing_gives_a_share_of_each_label_to_all_classes(problem, weights):
+    logits, labels = logits_for(problem), LABELS[problem]
+    w = np.ones(CLASSES) if weights is None else np.array(weights)
+    total, count = 0.0, 0
+    for row, label in zip(logits.reshape(-1, CLASSES), labels.ravel(), strict=True):
+        if label != IGNORED:
+            target = np.full(CLASSES, 0.2 / CLASSES)
+            target[label] += 0.8
+            total -= w[label] * (target * log_softmax(row)).sum()
+            count += 1
+    given = Features(mask(), logits=torch.tensor(logits))
+    loss = TaskLoss(Pair(SHAPE, None, problem, CLASSES, weights), smoothing=0.2)
+    found = loss(given, given, {"labels": torch.tensor(labels)})
+    assert found.item() == pytest.approx(total / count, rel=1e-5)
+
+
+@pytest.mark.parametrize("problem", ["regression", "multi_label", "span"])
+def test_smoothing_needs_classes(problem):
+    with pytest.raises(RecipeError, match=f"this is a {problem} problem"):
+        METHODS["ft"](Pair(SHAPE, None, problem, CLASSES), smoothing=0.1)
