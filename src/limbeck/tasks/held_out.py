@@ -54,6 +54,13 @@ def choose_rows(keys: Sequence[str], share: float, seed: int, classes: Sequence[
     return sorted(chosen or min(groups, key=lambda group: (len(group[1]), group[0]))[1])
 
 
+def without_whole_classes(chosen: Sequence[int], keys: Sequence[str], classes: Sequence[int]) -> list[int]:
+    """Leave out the rows of a class all of whose rows were chosen, and those that share their keys."""
+    totals, taken = Counter(classes), Counter(classes[row] for row in chosen)
+    back = {keys[row] for row in chosen if taken[classes[row]] == totals[classes[row]]}
+    return [row for row in chosen if keys[row] not in back]
+
+
 def can_stratify(keys: Sequence[str], share: float, classes: Sequence[int]) -> bool:
     """Tell whether each class has two texts at least, and room in both parts."""
     texts = Counter(_class_of(group, classes) for group in _groups(keys, 0))

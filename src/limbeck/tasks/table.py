@@ -13,7 +13,7 @@ from limbeck.errors import DataError, RecipeError
 from limbeck.problems import Problem
 from limbeck.tasks.chunks import read_chunks
 from limbeck.tasks.files import Columns, read_columns
-from limbeck.tasks.held_out import can_stratify, choose_rows, count_repeated, text_key
+from limbeck.tasks.held_out import can_stratify, choose_rows, count_repeated, text_key, without_whole_classes
 from limbeck.tasks.labels import Labels, checked_labels, checked_weights, is_missing, learn_labels, weigh
 from limbeck.tasks.task import Task, make_split
 
@@ -165,9 +165,10 @@ def hold_out(
     rows = len(texts)
     if rows < 2:
         raise DataError(f"{path} has {rows} row, too few to hold out some for validation. Give task.validation.")
-    if labels and not can_stratify(texts, _HOLD_OUT, labels):
-        labels = None
-    out = choose_rows(texts, _HOLD_OUT, seed, labels)
+    stratified = bool(labels) and can_stratify(texts, _HOLD_OUT, labels or [])
+    out = choose_rows(texts, _HOLD_OUT, seed, labels if stratified else None)
+    if labels and not stratified:  # what is trained must know every class
+        out = without_whole_classes(out, texts, labels) or out
     if not out:
         raise DataError(f"{path}: all {rows:,} rows have the same text, so none can be held out. Give task.validation.")
     repeated = count_repeated(texts)
@@ -178,7 +179,7 @@ def hold_out(
         f"{len(out):,}",
         f"{rows:,}",
         seed,
-        "stratified by class" if labels else "not stratified",
+        "stratified by class" if stratified else "not stratified",
         f"; {repeated:,} rows that share a text with others were kept together with them" if repeated else "",
     )
     kept = sorted(set(range(rows)) - set(out))

@@ -16,6 +16,7 @@ import pytest
 
 from limbeck.errors import DataError, RecipeError
 from limbeck.tasks import TASKS, Task, load_task, read_texts, write_table
+from limbeck.tasks.table import hold_out as split_rows
 
 REAL = Path(__file__).parents[3].parent / "shared" / "data"
 
@@ -459,3 +460,20 @@ def test_multi_label_weights(folder: Folder) -> None:
 def test_bad_class_weights(folder: Folder, content: str, weights: Any, expected: str) -> None:
     with pytest.raises(RecipeError, match=expected):
         folder.task("a.csv", content, class_weights=weights)
+
+
+def test_a_class_with_one_row_is_trained_on_not_held_out():
+    texts = [f"text {number}" for number in range(60)]
+    labels = [number if number < 30 else 30 for number in range(60)]  # thirty classes with one row
+    for seed in range(5):
+        kept, out = split_rows({"text": texts, "label": labels}, texts, labels, "rows.csv", seed)
+        assert out["text"] and sorted(kept["text"] + out["text"]) == sorted(texts)
+        assert set(kept["label"]) == set(labels)
+
+
+def test_equal_texts_of_several_classes_go_back_together():
+    texts = [f"text {number // 2}" for number in range(40)]
+    labels = [number if number < 20 else 99 for number in range(40)]
+    for seed in range(5):
+        kept, out = split_rows({"text": texts, "label": labels}, texts, labels, "rows.csv", seed)
+        assert not set(kept["text"]) & set(out["text"])
