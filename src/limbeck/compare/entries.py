@@ -17,7 +17,7 @@ from limbeck.runs.files import MALFORMED, damaged, read_mapping
 from limbeck.runs.reader import Reported, Run, parse_reported, read_run
 
 _NAME_RUNS = "Name run directories of 'finetune' or 'distill', folders of them, or a study's folder."
-_SETTINGS = ("baselines", "test", "sided", "level")
+_SETTINGS = ("baselines", "test", "sided", "level", "correction", "against")  # how entries are tested
 # what tells seeds, places and papers' numbers apart, but not one way of training from another
 _NO_SETTING = re.compile(r"(seed|(reported|grid)(\..*)?|(stages\.\d+\.)?teacher\.(cache|model|confirmed))")
 
@@ -42,7 +42,7 @@ class EntrySet:
     title: str = ""
     teachers: dict[str, Run] = field(default_factory=dict)  # by task
     notes: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)  # baselines, test, sided, level
+    settings: dict[str, Any] = field(default_factory=dict)  # how entries are tested, and with whom
     rivals: RivalsByTask = field(default_factory=dict)
 
 

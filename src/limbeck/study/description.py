@@ -82,6 +82,8 @@ class Study(_Block):
     test: Literal["welch", "paired", "mcnemar", "bootstrap"] = "welch"
     sided: Literal["two", "greater", "observed"] = "two"
     level: float = Field(default=0.05, gt=0, lt=1)
+    correction: Literal["holm", "none"] = "holm"  # for the number of tests in the table
+    against: Literal["each", "best"] = "each"  # every baseline, or the best one of each column
     rivals: bool = True  # whether the table has rows for linear models, which a student must beat
     keep: Literal["reported", "all", "none"] = "reported"  # whose weights stay; scores and predictions always do
 

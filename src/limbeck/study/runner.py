@@ -284,6 +284,8 @@ def _results(plan: Plan, entries: list[_Entry]) -> dict[str, Any]:
         "test": study.test,
         "sided": study.sided,
         "level": study.level,
+        "correction": study.correction,
+        "against": study.against,
         "selection": study.selection_note(),
         "entries": entries,
         "teachers": {task: Path(job.folder).relative_to(plan.folder).as_posix() for task, job in teachers.items()},

@@ -157,6 +157,7 @@ def test_small_variants_are_small(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_seeds_that_choose_are_not_reported(name):
     study = loaded(name)
-    assert len(study.seeds) >= (3 if name == "first" else 4)
+    # a paper with one run of each tests one run against one run
+    assert len(study.seeds) >= (1 if name.endswith("/paper") else 3 if name == "first" else 4)
     if any(len(study.points(*cell)) > 1 for cell in cells(study)):
         assert set(study.choosing_seeds).isdisjoint(study.seeds)
