@@ -116,12 +116,13 @@ def _read_study(study: StudyDirectory) -> EntrySet:
             for entry in values["entries"]
         ]
         teachers = {task: _inside(study, run) for task, run in (values.get("teachers") or {}).items()}
+        searched = [*(values.get("searches") or []), *values["entries"]]
         return EntrySet(
             entries=entries,
             title=str(values["study"]),
             # a teacher that was given need not be a run
             teachers={task: read_run(run) for task, run in teachers.items() if RunDirectory(run).exists},
-            notes=tuple(note for note in (str(values.get("selection") or ""), _chosen(values["entries"])) if note),
+            notes=tuple(note for note in (str(values.get("selection") or ""), _chosen(searched)) if note),
             settings={key: values[key] for key in _SETTINGS if values.get(key) is not None},
         )
     except MALFORMED as error:
