@@ -170,11 +170,13 @@ def show_study(folder: Path) -> None:
 
     result = compare_paths([folder])
     forms: dict[str, TableFormat] = {"md": "markdown", "tex": "latex", "csv": "csv"}
+    tables = [result.table, *result.further]
     for suffix, form in forms.items():
-        write_text(folder / f"table.{suffix}", render(result.table, form))
-    guarded, remedy = count_guarded([result.table]), f"'limbeck compare {folder} -o FILE.csv --raw-csv' does not."
+        write_text(folder / f"table.{suffix}", "\n".join(render(table, form) for table in tables))
+    guarded, remedy = count_guarded(tables), f"'limbeck compare {folder} -o FILE.csv --raw-csv' does not."
     warn_of_guards(guarded, folder / "table.csv", remedy)
-    show_table(result.table, out)
+    for table in tables:
+        show_table(table, out)
     out.print(f"Tables: {folder / 'table.md'}, table.tex, table.csv", highlight=False)
 
 

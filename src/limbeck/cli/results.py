@@ -106,7 +106,7 @@ def compare(
         correction=correction,
         against=against,
     )
-    tables = [result.table, *(detail_tables(result.scores, result.tests) if detailed else [])]
+    tables = [result.table, *result.further, *(detail_tables(result.scores, result.tests) if detailed else [])]
     if chosen == "csv" and safe:
         warn_of_guards(count_guarded(tables), output or "The table", "--raw-csv writes every text as it is.")
     if output is not None:

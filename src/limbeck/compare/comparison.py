@@ -13,6 +13,7 @@ from typing import Any
 from limbeck.compare.answers import agreement, answers_of, check_same_data, has_answers
 from limbeck.compare.details import summaries
 from limbeck.compare.entries import Entry, EntrySet, read_entries
+from limbeck.compare.further_tables import further_tables
 from limbeck.compare.kept_rivals import find_rivals
 from limbeck.compare.rivals import Verdict, judge
 from limbeck.compare.score_table import NONE, notes_below, score_rows
@@ -42,6 +43,7 @@ class ComparisonResult:
     warnings: list[str]
     scores: list[dict[str, Any]]
     verdicts: list[Verdict] = field(default_factory=list)  # students that a trivial rival is as good as
+    further: list[Table] = field(default_factory=list)  # that a study wants beside the table
 
 
 def compare_paths(
@@ -104,7 +106,8 @@ def compare(
         notes=(*about_rivals, *notes_below(found, columns, plan, tested, warnings)),
     )
     tests = [as_dict(test.column, test.ours, test.theirs, test.found, test.p_holm) for test in tested]
-    return ComparisonResult(table, tests, warnings, summaries(found.entries, columns), verdicts)
+    further = further_tables(found.entries, columns, found.further)
+    return ComparisonResult(table, tests, warnings, summaries(found.entries, columns), verdicts, further)
 
 
 def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Sided = "two") -> ComparisonResult:

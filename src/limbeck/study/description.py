@@ -103,6 +103,9 @@ class Study(_Block):
     level: float = Field(default=0.05, gt=0, lt=1)
     correction: Literal["holm", "none"] = "holm"  # for the number of tests in the table
     against: Literal["each", "best"] = "each"  # every baseline, or the best one of each column
+    relative_to: str | None = None  # beside the table, each method's change in percent of this one's mean
+    pooled: dict[str, list[str]] = Field(default_factory=dict)  # and the deviation over the runs of several methods
+    average: str | None = None  # and the average over GLUE's tasks: glue, or fcd
     rivals: bool = True  # whether the table has rows for linear models, which a student must beat
     keep: Literal["reported", "all", "none"] = "reported"  # whose weights stay; scores and predictions always do
 

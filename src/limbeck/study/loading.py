@@ -12,6 +12,7 @@ from typing import Any
 import pydantic
 
 from limbeck._internal import own_code
+from limbeck.compare.glue_table import AVERAGES
 from limbeck.compare.significance import MARKS
 from limbeck.errors import LimbeckError, RecipeError, unknown
 from limbeck.options import Mistake, check
@@ -89,6 +90,7 @@ def find_study(source: str) -> tuple[Path, str]:
 
 def _check_names(study: Study) -> list[Mistake]:
     mistakes = [*_check_baselines(study), *_check_method_tasks(study), *_check_settings(study), *_check_rows(study)]
+    mistakes += _check_tables(study)
     return mistakes or _check_spaces(study) or _check_chains(study)
 
 
@@ -114,6 +116,18 @@ def _check_rows(study: Study) -> list[Mistake]:
             mistakes.append(Mistake(("baselines",), f"{label} has no row to compare with (row: false)."))
     if not any(map(study.has_row, study.methods)):
         mistakes.append(Mistake(("methods",), "none has a row: at least one must be without row: false."))
+    return mistakes
+
+
+def _check_tables(study: Study) -> list[Mistake]:
+    """Find tables beside that of scores which nothing could fill."""
+    named = [("relative_to", study.relative_to)] if study.relative_to else []
+    named += [("pooled", label) for labels in study.pooled.values() for label in labels]
+    mistakes = [
+        Mistake((key,), unknown("method", label, study.methods)) for key, label in named if label not in study.methods
+    ]
+    if study.average is not None and study.average not in AVERAGES:
+        mistakes.append(Mistake(("average",), unknown("average", study.average, AVERAGES)))
     return mistakes
 
 

@@ -229,6 +229,9 @@ def _results(plan: Plan, entries: list[_Entry]) -> dict[str, Any]:
         "level": study.level,
         "correction": study.correction,
         "against": study.against,
+        "relative_to": study.relative_to,
+        "pooled": study.pooled,
+        "average": study.average,
         "selection": study.selection_note(),
         "entries": rows,
         "searches": [*_teacher_searches(plan), *searches],  # of what has no row in the table
