@@ -36,7 +36,7 @@ def pooled(name: str, data: str, model: str) -> tuple[np.ndarray, list[torch.Ten
     rows = task.split("train").select(range(min(ROWS, len(task.split("train")))))
     texts = [list(rows[column]) for column in task.text_columns]
     ids = load_tokenizer(model)(*texts, truncation=True, max_length=MAX_LENGTH)["input_ids"]
-    network = AutoModel.from_pretrained(model).eval()
+    network = AutoModel.from_pretrained(model).float().eval()  # some are kept in half precision
     lengths = np.array([len(text) for text in ids])
     found = [torch.zeros(len(ids), network.config.hidden_size) for _ in LAYERS]
     with torch.inference_mode():
