@@ -134,13 +134,16 @@ def show_plan(lines: Sequence[PlanLine], selection: str) -> None:
     """Print the runs of a study, with what is left of them."""
     from limbeck._internal.files import readable_size
 
-    table = Table("task", "method", "settings", "runs", "done", "time left", "disk")
-    for column in table.columns[2:]:
+    chained = any(line.after for line in lines)
+    table = Table("task", "method", *(["after"] if chained else []), "settings", "runs", "done", "time left", "disk")
+    for column in table.columns[2 + chained :]:
         column.justify = "right"
     for line in lines:
         minutes = "?" if line.seconds is None else f"{line.seconds / 60:,.0f} min"
         disk = "?" if line.bytes is None else readable_size(line.bytes)
-        table.add_row(line.task, line.label, str(line.settings), str(line.runs), str(line.done), minutes, disk)
+        after = [", ".join(line.after)] if chained else []
+        settings = " + ".join(map(str, line.settings))
+        table.add_row(line.task, line.label, *after, settings, str(line.runs), str(line.done), minutes, disk)
     out.print(table)
     seconds = sum(line.seconds or 0 for line in lines)
     known = "" if all(line.seconds is not None for line in lines) else " and what is unknown"
@@ -167,11 +170,13 @@ def show_study(folder: Path) -> None:
 
     result = compare_paths([folder])
     forms: dict[str, TableFormat] = {"md": "markdown", "tex": "latex", "csv": "csv"}
+    tables = [result.table, *result.further]
     for suffix, form in forms.items():
-        write_text(folder / f"table.{suffix}", render(result.table, form))
-    guarded, remedy = count_guarded([result.table]), f"'limbeck compare {folder} -o FILE.csv --raw-csv' does not."
+        write_text(folder / f"table.{suffix}", "\n".join(render(table, form) for table in tables))
+    guarded, remedy = count_guarded(tables), f"'limbeck compare {folder} -o FILE.csv --raw-csv' does not."
     warn_of_guards(guarded, folder / "table.csv", remedy)
-    show_table(result.table, out)
+    for table in tables:
+        show_table(table, out)
     out.print(f"Tables: {folder / 'table.md'}, table.tex, table.csv", highlight=False)
 
 

@@ -65,7 +65,13 @@ def compare(
     ] = None,
     level: Annotated[float | None, typer.Option(help="What p must be below for a mark. Default: 0.05.")] = None,
     metric: Annotated[str | None, typer.Option(help="Show this metric only.")] = None,
-    holm: Annotated[bool, typer.Option("--holm/--no-holm", help="Correct p for the number of tests.")] = True,
+    holm: Annotated[
+        bool | None,
+        typer.Option("--holm/--no-holm", help="Correct p for the number of tests. Default: as a study says, else yes."),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(help="each (default), or best: of the baselines, the best one of each column.")
+    ] = None,
     detailed: Annotated[
         bool, typer.Option("--details", help="Also every mean with its 95% interval, and every test with its p.")
     ] = False,
@@ -89,8 +95,18 @@ def compare(
     chosen = check_format(form) if form else format_of(output) if output else "terminal"
     if output is not None:
         check_not_read(output)
-    result = compare_paths(paths, baselines=baseline, test=test, sided=sided, level=level, metric=metric, correct=holm)
-    tables = [result.table, *(detail_tables(result.scores, result.tests) if detailed else [])]
+    correction = None if holm is None else "holm" if holm else "none"
+    result = compare_paths(
+        paths,
+        baselines=baseline,
+        test=test,
+        sided=sided,
+        level=level,
+        metric=metric,
+        correction=correction,
+        against=against,
+    )
+    tables = [result.table, *result.further, *(detail_tables(result.scores, result.tests) if detailed else [])]
     if chosen == "csv" and safe:
         warn_of_guards(count_guarded(tables), output or "The table", "--raw-csv writes every text as it is.")
     if output is not None:

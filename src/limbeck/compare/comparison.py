@@ -13,6 +13,7 @@ from typing import Any
 from limbeck.compare.answers import agreement, answers_of, check_same_data, has_answers
 from limbeck.compare.details import summaries
 from limbeck.compare.entries import Entry, EntrySet, read_entries
+from limbeck.compare.further_tables import further_tables
 from limbeck.compare.kept_rivals import find_rivals
 from limbeck.compare.rivals import Verdict, judge
 from limbeck.compare.score_table import NONE, notes_below, score_rows
@@ -42,6 +43,7 @@ class ComparisonResult:
     warnings: list[str]
     scores: list[dict[str, Any]]
     verdicts: list[Verdict] = field(default_factory=list)  # students that a trivial rival is as good as
+    further: list[Table] = field(default_factory=list)  # that a study wants beside the table
 
 
 def compare_paths(
@@ -52,17 +54,19 @@ def compare_paths(
     sided: str | None = None,
     level: float | None = None,
     metric: str | None = None,
-    correct: bool = True,
+    correction: str | None = None,
+    against: str | None = None,
 ) -> ComparisonResult:
     """Compare everything at these paths; two run directories alone are compared example by example."""
     folders = [Path(path) for path in paths]
     if len(folders) == 2 and not baselines and test is None and all(RunDirectory(folder).exists for folder in folders):
         ours, theirs = map(read_run, folders)
         if ours.task == theirs.task:
-            side = make_plan((), (), "bootstrap", sided or "two", 0.05, correct=False).sided
+            side = make_plan((), sided=sided or "two").sided
             return compare_pair(ours, theirs, metric=metric, sided=side)
     given: dict[str, Any] = {"baselines": baselines, "test": test, "sided": sided, "level": level}
-    return compare(read_entries(folders), **given, metric=metric, correct=correct)
+    given |= {"correction": correction, "against": against}
+    return compare(read_entries(folders), **given, metric=metric)
 
 
 def compare(
@@ -73,17 +77,18 @@ def compare(
     sided: str | None = None,
     level: float | None = None,
     metric: str | None = None,
-    correct: bool = True,
+    correction: str | None = None,
+    against: str | None = None,
 ) -> ComparisonResult:
     """Compare labels (rows) by task and metric (columns); what is None is as the study says, if there is one.
 
-    Without a study there are no baselines, and the test is Welch's, two-sided, at the level 0.05.
+    Without a study there are no baselines, and the test is Welch's, two-sided, at the level 0.05, corrected by Holm.
     """
     given = {"baselines": baselines, "test": test, "sided": sided, "level": level}
-    chosen: dict[str, Any] = {"baselines": (), "test": "welch", "sided": "two", "level": 0.05} | found.settings
-    chosen |= {key: value for key, value in given.items() if value is not None}
+    given |= {"correction": correction, "against": against}
+    chosen = found.settings | {key: value for key, value in given.items() if value is not None}
     labels = list(dict.fromkeys(entry.label for entry in found.entries))
-    plan = make_plan(labels, **chosen, correct=correct)
+    plan = make_plan(labels, **chosen)
     columns = _columns(found.entries, metric)
     tasks = list(dict.fromkeys(entry.task for entry in found.entries))
     for task in tasks:
@@ -101,7 +106,8 @@ def compare(
         notes=(*about_rivals, *notes_below(found, columns, plan, tested, warnings)),
     )
     tests = [as_dict(test.column, test.ours, test.theirs, test.found, test.p_holm) for test in tested]
-    return ComparisonResult(table, tests, warnings, summaries(found.entries, columns), verdicts)
+    further = further_tables(found.entries, columns, found.further)
+    return ComparisonResult(table, tests, warnings, summaries(found.entries, columns), verdicts, further)
 
 
 def compare_pair(ours: Run, theirs: Run, *, metric: str | None = None, sided: Sided = "two") -> ComparisonResult:

@@ -14,6 +14,7 @@ from limbeck.stats import summary
 
 _SCORES = ("task", "metric", "method", "seeds", "mean", "sd", "95% interval of the mean")
 _TESTS = ("task", "metric", "methods", "test", "difference", "95% interval", "p", "p (Holm)")
+_BY_SEED = "p of single runs, by seed"
 
 
 def summaries(entries: Sequence[Entry], columns: Sequence[Column]) -> list[dict[str, Any]]:
@@ -40,16 +41,18 @@ def detail_tables(scores: Sequence[Mapping[str, Any]], tests: Sequence[Mapping[s
     ]
     tables = [Table("Scores over seeds", _SCORES, tuple(over_seeds))]
     if tests:
+        by_seed = any(test["p_by_seed"] for test in tests)
         rows = [
             _row(
                 *(test["task"], test["metric"], f"{test['ours']} and {test['theirs']}", test["test"]),
                 _value(test["metric"], test["difference"]),
                 _interval(test["metric"], test["low"], test["high"]),
                 *(_p(test[name]) for name in ("p", "p_holm")),
+                *([", ".join(map(_p, test["p_by_seed"]))] if by_seed else []),
             )
             for test in tests
         ]
-        tables.append(Table("Tests", _TESTS, tuple(rows)))
+        tables.append(Table("Tests", (*_TESTS, _BY_SEED) if by_seed else _TESTS, tuple(rows)))
     return tables
 
 

@@ -17,7 +17,8 @@ from limbeck.runs.files import MALFORMED, damaged, read_mapping
 from limbeck.runs.reader import Reported, Run, parse_reported, read_run
 
 _NAME_RUNS = "Name run directories of 'finetune' or 'distill', folders of them, or a study's folder."
-_SETTINGS = ("baselines", "test", "sided", "level")
+_SETTINGS = ("baselines", "test", "sided", "level", "correction", "against")  # how entries are tested
+_FURTHER = ("relative_to", "pooled", "average")  # tables beside that of scores
 # what tells seeds, places and papers' numbers apart, but not one way of training from another
 _NO_SETTING = re.compile(r"(seed|(reported|grid)(\..*)?|(stages\.\d+\.)?teacher\.(cache|model|confirmed))")
 
@@ -42,8 +43,9 @@ class EntrySet:
     title: str = ""
     teachers: dict[str, Run] = field(default_factory=dict)  # by task
     notes: tuple[str, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)  # baselines, test, sided, level
+    settings: dict[str, Any] = field(default_factory=dict)  # how entries are tested, and with whom
     rivals: RivalsByTask = field(default_factory=dict)
+    further: dict[str, Any] = field(default_factory=dict)  # which other tables a study wants
 
 
 def read_entries(paths: Sequence[str | Path]) -> EntrySet:
@@ -97,6 +99,7 @@ def read_entries(paths: Sequence[str | Path]) -> EntrySet:
         notes=tuple(dict.fromkeys([*(note for study in studies for note in study.notes), *notes, *about_rivals])),
         settings=agreed,
         rivals=rivals,
+        further=studies[0].further if len(studies) == 1 else {},
     )
 
 
@@ -116,13 +119,15 @@ def _read_study(study: StudyDirectory) -> EntrySet:
             for entry in values["entries"]
         ]
         teachers = {task: _inside(study, run) for task, run in (values.get("teachers") or {}).items()}
+        searched = [*(values.get("searches") or []), *values["entries"]]
         return EntrySet(
             entries=entries,
             title=str(values["study"]),
             # a teacher that was given need not be a run
             teachers={task: read_run(run) for task, run in teachers.items() if RunDirectory(run).exists},
-            notes=tuple(note for note in (str(values.get("selection") or ""), _chosen(values["entries"])) if note),
+            notes=tuple(note for note in (str(values.get("selection") or ""), _chosen(searched)) if note),
             settings={key: values[key] for key in _SETTINGS if values.get(key) is not None},
+            further={key: values[key] for key in _FURTHER if values.get(key)},
         )
     except MALFORMED as error:
         raise damaged(study.results, what, error) from error

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from limbeck.compare.entries import Entry, EntrySet
-from limbeck.compare.significance import MARKS, Column, Tested, TestPlan
+from limbeck.compare.significance import MARKS, Column, Tested, TestPlan, mark_of
 from limbeck.compare.tables import Cell
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
 from limbeck.runs.reader import Reported
@@ -91,20 +91,15 @@ def _scores(
     best = ""
     if len(means) > 1:
         best = readable_score(column.metric, (min if column.metric in SMALLER_IS_BETTER else max)(means.values()))
-    marks = {
-        (test.ours, test.theirs): "" if test.better else "↓"
-        for test in tested
-        if test.column == column and test.significant
-    }
+    marks: dict[str, str] = {}
+    for test in tested:
+        if test.column == column and test.significant:
+            marks[test.ours] = marks.get(test.ours, "") + mark_of(test, plan) + ("" if test.better else "↓")
     return [
         Cell(
             _mean(column.metric, values).text,
             bold=label in means and readable_score(column.metric, means[label]) == best,
-            marks="".join(
-                mark + marks[label, name]
-                for mark, name in zip(MARKS, plan.baselines, strict=False)
-                if (label, name) in marks
-            ),
+            marks=marks.get(label, ""),
         )
         for label, values in scores.items()
     ]
@@ -240,7 +235,10 @@ def _about_rivals(found: EntrySet, tasks: Iterable[str]) -> list[str]:
 def _about_marks(plan: TestPlan, tested: Sequence[Tested], columns: Sequence[Column]) -> list[str]:
     if not tested:
         return []
+    names = _listed(plan.baselines)
     marks = ", ".join(f"{mark}: better than {name}" for mark, name in zip(MARKS, plan.baselines, strict=False))
+    if plan.against == "best":
+        marks = f"{MARKS[0]}: better than the best of {names} in the column"
     worse = "" if plan.sided == "greater" else "; ↓ behind a mark: worse"
     first = "; only in a task's first column" if plan.test == "mcnemar" and not all(c.main for c in columns) else ""
     return [f"{marks}{worse} ({plan.describe(len(tested))}{first})."]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import fmean
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -18,6 +19,8 @@ from limbeck.runs.reader import Run
 from limbeck.stats import Comparison, Sided, holm, mcnemar_over_seeds, paired_bootstrap, t_test, warning_about
 
 Test = Literal["welch", "paired", "mcnemar", "bootstrap"]
+Correction = Literal["holm", "none"]  # for the number of tests in a table
+Against = Literal["each", "best"]  # each baseline, or in each column the one with the best mean
 MARKS = ("†", "‡", "§", "¶")  # of the first baseline, the second, ...
 _OVER_SEEDS = ("welch", "paired")
 _NAMES = {
@@ -45,11 +48,12 @@ class TestPlan:
     test: Test
     sided: Sided
     level: float
-    correct: bool  # for the number of tests in the table
+    correction: Correction
+    against: Against
 
     def describe(self, tests: int) -> str:
         """Describe the tests for notes: ``p < 0.05, Welch t-test over seeds, two-sided, Holm over 12 tests``."""
-        together = f"Holm over {tests} tests" if self.correct else f"not corrected for {tests} tests"
+        together = f"Holm over {tests} tests" if self.correction == "holm" else f"not corrected for {tests} tests"
         parts = [f"p < {self.level:g}", _NAMES[self.test], _SIDES[self.sided], *([together] if tests > 1 else [])]
         return ", ".join(parts)
 
@@ -67,18 +71,35 @@ class Tested:
     significant: bool
 
 
+def mark_of(test: Tested, plan: TestPlan) -> str:
+    """Return the mark of the baseline that an entry was compared with."""
+    return MARKS[plan.baselines.index(test.theirs) if plan.against == "each" else 0]
+
+
 def as_dict(column: Column, ours: str, theirs: str, found: Comparison, p_holm: float | None = None) -> dict[str, Any]:
     """Return a test as plain values, for programs."""
     names = {"task": column.task, "metric": column.metric, "ours": ours, "theirs": theirs}
     values = {"difference": found.difference, "low": found.low, "high": found.high, "p": found.p, "p_holm": p_holm}
-    return names | values | {"test": found.test}
+    return names | values | {"test": found.test, "p_by_seed": list(found.p_by_seed)}
 
 
 def make_plan(
-    labels: Sequence[str], baselines: Sequence[str], test: str, sided: str, level: float, correct: bool
+    labels: Sequence[str],
+    baselines: Sequence[str] = (),
+    test: str = "welch",
+    sided: str = "two",
+    level: float = 0.05,
+    correction: str = "holm",
+    against: str = "each",
 ) -> TestPlan:
     """Check the wishes of a user or a study."""
-    for kind, name, known in (("test", test, get_args(Test)), ("side", sided, get_args(Sided))):
+    for kind, name, choices in (
+        ("test", test, Test),
+        ("side", sided, Sided),
+        ("correction", correction, Correction),
+        ("'against'", against, Against),
+    ):
+        known = get_args(choices)
         if name not in known:
             raise RecipeError(unknown(kind, name, known, f"There are {', '.join(known)}."))
     if not (isinstance(level, int | float) and 0 < level < 1):
@@ -89,20 +110,17 @@ def make_plan(
     named = tuple(dict.fromkeys(baselines))
     if len(named) > len(MARKS):
         raise RecipeError(f"{len(named)} baselines were named; a table has marks for {len(MARKS)}. Leave some out.")
-    return TestPlan(named, test, sided, level, correct)  # type: ignore[arg-type]
+    return TestPlan(named, test, sided, level, correction, against)  # type: ignore[arg-type]
 
 
 def make_tests(entries: Sequence[Entry], columns: Sequence[Column], plan: TestPlan) -> tuple[list[Tested], list[str]]:
-    """Test every entry against every baseline in every column, and warn of what such tests cannot show."""
+    """Test the entries against the baselines in every column, and warn of what such tests cannot show."""
     pairs: list[tuple[Column, Entry, Entry]] = []
     for column in columns:
         if plan.test == "mcnemar" and not column.main:
             continue  # it is about the decisions, whatever they are scored by
         there = {entry.label: entry for entry in entries if entry.task == column.task and _runs(entry, column)}
-        for number, name in enumerate(plan.baselines):
-            # an earlier baseline has been compared with this one already
-            others = [label for label in there if label not in plan.baselines[: number + 1]]
-            pairs += [(column, there[label], there[name]) for label in others if name in there]
+        pairs += [(column, there[ours], there[theirs]) for ours, theirs in _pairs(column, there, plan)]
     made: list[tuple[Column, Entry, Entry, Comparison]] = []
     refused: dict[str, dict[str, None]] = {}
     predictions = _Predictions()
@@ -123,14 +141,33 @@ def make_tests(entries: Sequence[Entry], columns: Sequence[Column], plan: TestPl
     for (column, ours, theirs, found), p_holm in zip(made, corrected, strict=True):
         smaller = column.metric in SMALLER_IS_BETTER and plan.test != "mcnemar"
         better = found.difference < 0 if smaller else found.difference > 0
-        significant = (p_holm if plan.correct else found.p) < plan.level
+        significant = (p_holm if plan.correction == "holm" else found.p) < plan.level
         tested.append(Tested(column, ours.label, theirs.label, found, p_holm, better, significant))
     warnings = [f"Not compared: {'; '.join(names)}: {why}." for why, names in refused.items()]
     if made and plan.test in _OVER_SEEDS:
         seeds = min(len(runs) for column, ours, theirs, _ in made for runs in _compared(column, ours, theirs, plan))
-        about = warning_about(seeds, len(made) if plan.correct else 1, plan.level, plan.sided)
+        about = warning_about(seeds, len(made) if plan.correction == "holm" else 1, plan.level, plan.sided)
         warnings += [about] if about else []
     return tested, warnings
+
+
+def _pairs(column: Column, there: Mapping[str, Entry], plan: TestPlan) -> list[tuple[str, str]]:
+    """List who is compared with whom in a column."""
+    baselines = [name for name in plan.baselines if name in there]
+    if plan.against == "each":
+        # an earlier baseline has been compared with this one already
+        return [
+            (label, name)
+            for number, name in enumerate(baselines)
+            for label in there
+            if label not in baselines[: number + 1]
+        ]
+    means = {name: fmean(run.scores[column.metric] for run in _runs(there[name], column)) for name in baselines}
+    finite = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    if not finite:
+        return []
+    best = (min if column.metric in SMALLER_IS_BETTER else max)(finite, key=lambda name: finite[name])
+    return [(label, best) for label in there if label not in baselines]
 
 
 def _runs(entry: Entry, column: Column) -> list[Run]:

@@ -76,6 +76,17 @@ def set_value(values: dict[str, Any], path: str, value: Any) -> None:
     values[last] = value
 
 
+def get_value(values: dict[str, Any], path: str) -> Any:
+    """Look up ``a.b.c`` in nested mappings, as ``set_value`` writes it; None where it is not there."""
+    found: Any = values
+    for name in path.split("."):
+        if isinstance(found, list) and name.isdecimal() and 1 <= int(name) <= len(found):
+            found = found[int(name) - 1]
+        else:
+            found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
 def _stage(stages: Any, number: str, path: str) -> dict[str, Any]:
     known = len(stages) if isinstance(stages, list) else 0
     if not number.isdecimal() or not 1 <= int(number) <= known or not isinstance(stages[int(number) - 1], dict):

@@ -153,8 +153,14 @@ class Recipe(_Block):
     stages: list[Stage] | None = None
     seed: NonNegativeInt = 0
     reported: list[ReportedScore] | None = None
-    grid: dict[str, list[Any]] | None = None  # what the paper searched over, for studies; a run uses the blocks above
+    # What the paper searched over, for studies, one grid after the other. A run uses the blocks above.
+    grid: list[dict[str, list[Any]]] | None = None
     _tasks: tuple[TaskBlock, ...] = pydantic.PrivateAttr(default=())  # of a stage: those of all stages
+
+    @pydantic.field_validator("grid", mode="before")
+    @classmethod
+    def _one_grid(cls, value: Any) -> Any:
+        return [value] if isinstance(value, dict) else value
 
     @pydantic.field_validator("reported", mode="before")
     @classmethod
@@ -264,7 +270,7 @@ def check_recipe(values: dict[str, Any], code: CodePolicy = "refused") -> tuple[
         mistakes += [mistake for mistake in placed if mistake not in mistakes]
     last = recipes[-1]
     if last is not None and not mistakes:
-        mistakes = _check_grid(last.grid or {}, values, code)
+        mistakes = _check_grid(last.grid or [], values, code)
     if last is None or mistakes:
         return None, mistakes
     if values["stages"]:
@@ -292,10 +298,10 @@ def _check_stage(values: dict[str, Any], code: CodePolicy, first: bool) -> tuple
     return recipe, []
 
 
-def _check_grid(grid: dict[str, list[Any]], values: dict[str, Any], code: CodePolicy) -> list[Mistake]:
-    """Find the choices of a grid that are not valid where they go."""
+def _check_grid(grids: list[dict[str, list[Any]]], values: dict[str, Any], code: CodePolicy) -> list[Mistake]:
+    """Find the choices of grids that are not valid where they go."""
     mistakes = []
-    for key, choices in grid.items():
+    for key, choices in (item for grid in grids for item in grid.items()):
         for choice in choices:
             trial = copy.deepcopy({name: value for name, value in values.items() if name != "grid"})
             set_value(trial, key, choice)

@@ -39,7 +39,7 @@ _OURS = {
     "remove_unused_columns": "limbeck's collator chooses the columns",
     "label_names": "limbeck's task knows its labels",
     "label_smoothing_factor": "the loss is the method's",
-    "train_sampling_strategy": "batches are grouped by length",
+    "train_sampling_strategy": "batches are grouped by length, or drawn at random where a term relates samples",
     "disable_tqdm": "use --quiet",
     "push_to_hub": "upload the run's student/ folder instead",
     "hub_token": "a run directory must hold no secret",

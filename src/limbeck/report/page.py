@@ -105,6 +105,7 @@ def _content(
         "scores": compared.table,
         "score_data": _score_data(found, compared),
         "notes": [names_only(note, paths, runs) for note in compared.table.notes],
+        "further": compared.further,
         "details": detail_tables(compared.scores, compared.tests),
         "trade_off": [figure for figure in drawn if figure.kind == "trade-off"],
         "costs": costs,

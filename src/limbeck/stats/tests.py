@@ -18,9 +18,10 @@ from limbeck.errors import DataError, unknown
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.stats.bootstrap import ROUNDING, STATISTICS, draw_weights, stack_predictions
 
-# two: is there a difference? greater: is ours better? observed: is the side that is ahead better, as Jung et al.
-# 2023 ask (section 4.4)? The last chooses its question after the answer: it is half the two-sided value, and false
-# alarms are twice as frequent as it says.
+# two: is there a difference? greater: is ours better? observed: is the side that is ahead better? Section 5.1.1 of Jung
+# et al. 2023 describes the last, which chooses its question after the answer: it is half the two-sided value and never
+# above 0.5, and false alarms are twice as frequent as it says. The p of 0.521, 0.995 and 0.982 that they print where
+# a baseline is ahead are those of "greater".
 Sided = Literal["two", "greater", "observed"]
 
 _LEVEL = 0.95  # of the intervals of differences
@@ -47,6 +48,7 @@ class Comparison:
     p: float
     low: float | None = None  # 95% interval of the difference, two-sided whatever the test is
     high: float | None = None
+    p_by_seed: tuple[float, ...] = ()  # of tests that were combined: each run against one run, corrected for nothing
 
 
 def summary(scores: Sequence[float], level: float = 0.95) -> Summary:
@@ -136,7 +138,12 @@ def mcnemar_over_seeds(ours_right: Sequence[Any], theirs_right: Sequence[Any], *
     tails = [_mcnemar_tails(ours_only, theirs_only) for ours_only, theirs_only, _ in counts]
     upper, lower = (_combined(side) for side in zip(*tails, strict=True))
     difference = fmean((ours_only - theirs_only) / examples for ours_only, theirs_only, examples in counts)
-    return Comparison(f"McNemar, {len(counts)} seeds combined", difference, _p(upper, lower, sided))
+    return Comparison(
+        f"McNemar, {len(counts)} seeds combined",
+        difference,
+        _p(upper, lower, sided),
+        p_by_seed=tuple(_p(*pair, sided) for pair in tails),
+    )
 
 
 def paired_bootstrap(

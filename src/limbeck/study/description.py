@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import itertools
 import json
 import os
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 import yaml
@@ -24,8 +23,22 @@ from limbeck.recipes.recipe import Head, Recipe
 Source = Annotated[str, pydantic.AfterValidator(os.path.expanduser)]  # a folder or a name on the hub
 GridPoint = dict[str, Any]  # one choice from a grid: what is set, by its place in the recipe
 RECIPE_BLOCKS = {"task", "student", "method", "train", "stages"}  # in which methods and settings may differ
-STUDY_KEYS = ("recipe", "grid", "tasks")  # keys of a method that are no settings of its recipe
+SearchSpace = dict[str, Any]  # by place in the recipe a list of choices, or ``{low, high, log}``
+STUDY_KEYS = ("recipe", "grid", "tasks", "row")  # keys of a method that are no settings of its recipe
 TASK_PLACEHOLDER = "{task}"  # stands for the task's short name in the names of recipes and teachers
+
+
+class Reference(NamedTuple):
+    """Name a setting that another method's search chose."""
+
+    best: str
+    of: str
+
+
+def reference_in(value: Any) -> Reference | None:
+    """Read ``{best: method.alpha, of: VKD}``; None where a value is something else."""
+    named = isinstance(value, dict) and value.keys() == {"best", "of"}
+    return Reference(str(value["best"]), str(value["of"])) if named else None
 
 
 class _Block(pydantic.BaseModel):
@@ -43,6 +56,7 @@ class StudyTeacher(_Block):
     cache_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     confirmed: bool = False  # as in a recipe
     head: Head | None = None  # that fine-tuning starts with, as of a recipe's student
+    grid: dict[str, list[Any]] = Field(default_factory=dict)  # train.…: settings, of which the best on dev teaches
 
     @pydantic.field_validator("cache", mode="before")
     @classmethod
@@ -53,6 +67,11 @@ class StudyTeacher(_Block):
     def _one_source(self) -> StudyTeacher:
         if (self.model is None) == (self.fine_tuned is None):
             raise ValueError("give model (a pre-trained model, fine-tuned here) or fine_tuned (one that is), not both.")
+        if self.grid and self.model is None:
+            raise ValueError("grid: a teacher that is fine-tuned already has no settings to search.")
+        wrong = [key for key, choices in self.grid.items() if not key.startswith("train.") or not choices]
+        if wrong:
+            raise ValueError(f"grid: settings of train, each with a list of choices; seen: {', '.join(wrong)}.")
         return self
 
 
@@ -74,7 +93,7 @@ class Study(_Block):
     student: dict[str, Any] | None = None
     train: dict[str, Any] = Field(default_factory=dict)
     methods: dict[str, dict[str, Any]] = Field(min_length=1)
-    grid: dict[str, Any] | None = None
+    grid: SearchSpace | list[SearchSpace] | None = None
     seeds: list[NonNegativeInt] = Field(min_length=1)
     select_seeds: list[NonNegativeInt] | None = Field(default=None, min_length=1)  # None: the reported ones choose too
     search: Search = Field(default_factory=Search)
@@ -82,6 +101,11 @@ class Study(_Block):
     test: Literal["welch", "paired", "mcnemar", "bootstrap"] = "welch"
     sided: Literal["two", "greater", "observed"] = "two"
     level: float = Field(default=0.05, gt=0, lt=1)
+    correction: Literal["holm", "none"] = "holm"  # for the number of tests in the table
+    against: Literal["each", "best"] = "each"  # every baseline, or the best one of each column
+    relative_to: str | None = None  # beside the table, each method's change in percent of this one's mean
+    pooled: dict[str, list[str]] = Field(default_factory=dict)  # and the deviation over the runs of several methods
+    average: str | None = None  # and the average over GLUE's tasks: glue, or fcd
     rivals: bool = True  # whether the table has rows for linear models, which a student must beat
     keep: Literal["reported", "all", "none"] = "reported"  # whose weights stay; scores and predictions always do
 
@@ -112,7 +136,7 @@ class Study(_Block):
 
     def selection_note(self) -> str:
         """Tell readers of the table how settings were chosen."""
-        if not any(self.search_space(task, label) for task in self.tasks for label in self.labels(task)):
+        if not any(self.steps(task, label) for task in self.tasks for label in self.labels(task)):
             return "Nothing was searched: each method has fixed settings."
         ours, theirs = (", ".join(map(str, seeds)) for seeds in (self.choosing_seeds, self.seeds))
         if set(self.choosing_seeds) == set(self.seeds):
@@ -131,28 +155,36 @@ class Study(_Block):
         """Return the study as the text of a file that ``load_study`` reads."""
         return yaml.safe_dump(self.model_dump(exclude_none=True), sort_keys=False, allow_unicode=True)
 
-    def points(self, task: str, label: str) -> list[GridPoint]:
-        """Return every setting of a method's grid, in its order; the only one is empty where nothing is searched."""
-        grid = {key: value for key, value in self.search_space(task, label).items() if isinstance(value, list)}
-        return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-
-    def search_space(self, task: str, label: str) -> dict[str, Any]:
-        """Return what is searched: by its place in the recipe a list of choices, or ``{low, high, log}``."""
+    def steps(self, task: str, label: str) -> list[SearchSpace]:
+        """Return what is searched, one space after the other; nothing where settings are fixed."""
         own = self.methods[label].get("grid", self.grid)
-        return (self._recipe_of(task, label).get("grid") or {}) if own is None else own
+        if own is None:
+            own = self._recipe_of(task, label).get("grid")
+        return [space for space in (own if isinstance(own, list) else [own]) if space]
 
-    def teacher_values(self, task: str) -> dict[str, Any] | None:
+    def has_row(self, label: str) -> bool:
+        """Tell whether a method is reported; one that is not is searched for others, which take its settings."""
+        return self.methods[label].get("row") is not False
+
+    def teacher_space(self, task: str) -> SearchSpace:
+        """Return the settings among which this task's teacher is chosen."""
+        return self._teacher_of(task).grid
+
+    def teacher_values(self, task: str, point: GridPoint | None = None) -> dict[str, Any] | None:
         """Return the recipe that fine-tunes this task's teacher; None where one is given."""
         teacher = self._teacher_of(task)
         if teacher.model is None:
             return None
-        return {
+        values = {
             "task": self._task_block(task, {}),
             "student": {"model": teacher.model} | ({"head": teacher.head} if teacher.head is not None else {}),
             "method": {"name": "ft"},
             "train": copy.deepcopy(teacher.train),
             "seed": teacher.seed,
         }
+        for key, value in (point or {}).items():
+            set_value(values, key, copy.deepcopy(value))
+        return values
 
     def given_teacher(self, task: str) -> str:
         """Return the path or name of this task's teacher, where one is given."""
@@ -164,7 +196,7 @@ class Study(_Block):
 
     def values(self, task: str, label: str, point: GridPoint, seed: int, teacher: str, cache: str) -> dict[str, Any]:
         """Return the recipe of one run."""
-        changes = self._changes(label)
+        changes = self.changes(label)
         written = self._recipe_of(task, label)
         values: dict[str, Any] = {key: written[key] for key in ("method", "stages") if key in written}
         values["task"] = self._task_block(task, written.get("task", {}))
@@ -179,6 +211,10 @@ class Study(_Block):
             set_value(values, key, copy.deepcopy(value))
         return values | {"seed": seed}
 
+    def changes(self, label: str) -> dict[str, Any]:
+        """Return the settings that a method has of its own, some of which may be what other methods chose."""
+        return {key: value for key, value in self.methods[label].items() if key not in STUDY_KEYS}
+
     def method(self, task: str, label: str) -> str:
         """Return the name of the method that a label stands for."""
         return str(self.values(task, label, {}, self.seeds[0], "", "off")["method"].get("name"))
@@ -187,9 +223,6 @@ class Study(_Block):
         """Return the scores that the paper of a method reports, as the recipe behind it has them."""
         reported = self._recipe_of(task, label).get("reported") or []
         return [reported] if isinstance(reported, dict) else reported
-
-    def _changes(self, label: str) -> dict[str, Any]:
-        return {key: value for key, value in self.methods[label].items() if key not in STUDY_KEYS}
 
     def _recipe_of(self, task: str, label: str) -> dict[str, Any]:
         name = self.methods[label].get("recipe")

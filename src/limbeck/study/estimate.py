@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import torch
@@ -17,8 +18,11 @@ from limbeck.models.heads import model_class
 from limbeck.models.kept_layers import stand_in
 from limbeck.models.loading import count_parameters, load_config, load_tokenizer
 from limbeck.models.students import from_config
+from limbeck.recipes.files import set_value
 from limbeck.rivals.frozen import FROZEN_ROWS
 from limbeck.runs.directory import RunDirectory
+from limbeck.study.chains import all_points, first_point, possible_values, waits_for
+from limbeck.study.description import reference_in
 from limbeck.study.plan import Plan
 from limbeck.tasks import load_task
 from limbeck.tasks.task import Task
@@ -28,6 +32,7 @@ _BYTES_OF_A_WEIGHT = 4
 _PASSES = 3  # forward once, backward twice
 _READING = ("max_length", "padding", "too_long")  # what a task block says beside the task's own options
 _FIT_SECONDS = 30  # of the linear models of 10,000 texts
+_LENGTHS = ("train.epochs", "train.max_steps")
 _WITH_VALIDATION = 1.2  # the texts that are answered, beside those that are fitted to
 
 
@@ -40,7 +45,8 @@ class PlanLine:
 
     task: str
     label: str
-    settings: int
+    settings: tuple[int, ...]  # in each step of its search
+    after: tuple[str, ...]  # the methods that are searched first
     runs: int
     done: int
     seconds: float | None  # that the runs still to be done will take
@@ -57,22 +63,28 @@ def estimate_costs(plan: Plan) -> list[PlanLine]:
     """Return a line for each task's teacher and each method."""
     study, lines, ratios = plan.study, [], []
     for task in study.tasks:
-        teacher = plan.teacher_job(task)
+        teachers = plan.teacher_jobs(task)
         source = plan.teacher_shape(task)
-        if teacher is not None:
-            seconds, size = _cost(teacher.values, source)
-            ratios += _slowdowns([Path(teacher.folder)], seconds)
-            lines.append(PlanLine(task, "teacher", 1, 1, int(teacher.finished()), seconds, size))
+        if teachers:
+            costs = [_cost(job.values, source) for job in teachers]
+            for job, (seconds, _) in zip(teachers, costs, strict=True):
+                ratios += _slowdowns([Path(job.folder)], seconds)
+            runs, size, finished = len(teachers), costs[0][1], sum(job.finished() for job in teachers)
+            size = None if size is None else size * (runs if study.keep == "all" else 1)
+            lines.append(PlanLine(task, "teacher", (runs,), (), runs, finished, _mean_known(costs), size))
         for label in study.labels(task):
-            first = plan.train_job(task, label, plan.first_point(task, label), study.seeds[0], "kept")
-            seconds, size = _cost(first.values, source)
+            first = plan.train_job(task, label, first_point(study, task, label), study.seeds[0], "kept")
+            costs = [_cost(values, source) for values in _with_each_length(plan, task, label, first.values)]
+            seconds, size = _mean_known(costs), costs[0][1]
             done = plan.finished_runs(task, label)
             ratios += _slowdowns(done, seconds)
             runs = plan.count_runs(task, label)
-            kept = {"none": 0, "reported": len(study.seeds), "all": runs}[study.keep]
+            reported = len(study.seeds) if study.has_row(label) else 0
+            kept = {"none": 0, "reported": reported, "all": runs}[study.keep]
             size = None if size is None else kept * size
-            settings = plan.count_settings(task, label)
-            lines.append(PlanLine(task, label, settings, runs, min(runs, len(done)), seconds, size))
+            settings = tuple(plan.count_settings(task, label)) or (1,)
+            after = tuple(waits_for(study, task, label))
+            lines.append(PlanLine(task, label, settings, after, runs, min(runs, len(done)), seconds, size))
     pace = median(ratios) if ratios else 1.0
     return [_with_time_left(line, pace) for line in lines]
 
@@ -98,7 +110,26 @@ def estimate_rivals(plan: Plan) -> float | None:
 def _with_time_left(line: PlanLine, pace: float) -> PlanLine:
     """Replace the time of one run by that of all runs that are left, at the pace of those that are done."""
     seconds = None if line.seconds is None else line.seconds * pace * (line.runs - line.done)
-    return PlanLine(line.task, line.label, line.settings, line.runs, line.done, seconds, line.bytes)
+    return replace(line, seconds=seconds)
+
+
+def _with_each_length(plan: Plan, task: str, label: str, values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the recipe with each length of training that a search may give it; the mean of them is expected."""
+    study = plan.study
+    taken = [key for key, value in study.changes(label).items() if reference_in(value)]
+    searched = [key for space in study.steps(task, label) for key in space]
+    lengths = {key: possible_values(study, task, label, key) for key in [*taken, *searched] if key.endswith(_LENGTHS)}
+    found = []
+    for point in all_points(lengths):
+        found.append(copy.deepcopy(values))
+        for key, value in point.items():
+            set_value(found[-1], key, value)
+    return found
+
+
+def _mean_known(costs: list[tuple[float | None, int | None]]) -> float | None:
+    seconds = [seconds for seconds, _ in costs]
+    return None if None in seconds else fmean(value for value in seconds if value is not None)
 
 
 def _cost(values: dict[str, Any], source: str) -> tuple[float | None, int | None]:

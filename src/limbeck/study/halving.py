@@ -7,8 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from limbeck.study.jobs import Job, TrainJob
-from limbeck.study.runner import Failures
+from limbeck.study.jobs import Failures, Job, TrainJob
 
 
 @dataclass(frozen=True)

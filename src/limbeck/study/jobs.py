@@ -34,6 +34,7 @@ logger = logging.getLogger("limbeck")
 
 # What becomes of a student's weights. "needed": a finished run which has lost them is done again.
 WeightsPolicy = Literal["removed", "kept", "needed"]
+Failures = dict[str, str]  # why a job failed, by its key
 _ROUNDING = 1e-3  # of the epochs in a log
 
 

@@ -12,13 +12,15 @@ from typing import Any
 import pydantic
 
 from limbeck._internal import own_code
+from limbeck.compare.glue_table import AVERAGES
 from limbeck.compare.significance import MARKS
 from limbeck.errors import LimbeckError, RecipeError, unknown
 from limbeck.options import Mistake, check
 from limbeck.recipes.files import RecipeText, read_yaml, set_value
 from limbeck.recipes.method_block import CodePolicy
 from limbeck.recipes.recipe import apply_override, check_recipe, report_mistakes
-from limbeck.study.description import RECIPE_BLOCKS, STUDY_KEYS, Study
+from limbeck.study.chains import check_chain, first_point, possible_values
+from limbeck.study.description import RECIPE_BLOCKS, STUDY_KEYS, Study, reference_in
 from limbeck.tasks import find_task
 
 _VARIANTS = "'variants' holds them by name, each a mapping from settings to values."
@@ -87,7 +89,9 @@ def find_study(source: str) -> tuple[Path, str]:
 
 
 def _check_names(study: Study) -> list[Mistake]:
-    return [*_check_baselines(study), *_check_method_tasks(study), *_check_settings(study)]
+    mistakes = [*_check_baselines(study), *_check_method_tasks(study), *_check_settings(study), *_check_rows(study)]
+    mistakes += _check_tables(study)
+    return mistakes or _check_spaces(study) or _check_chains(study)
 
 
 def _check_baselines(study: Study) -> list[Mistake]:
@@ -99,6 +103,39 @@ def _check_baselines(study: Study) -> list[Mistake]:
         if name not in study.methods:
             mistakes.append(Mistake(("baselines",), unknown("method", name, study.methods)))
     return mistakes
+
+
+def _check_rows(study: Study) -> list[Mistake]:
+    mistakes = [
+        Mistake(("methods", label, "row"), f"is true or false; seen: {entry['row']!r}.")
+        for label, entry in study.methods.items()
+        if not isinstance(entry.get("row", True), bool)
+    ]
+    for label in study.baselines or []:
+        if label in study.methods and not study.has_row(label):
+            mistakes.append(Mistake(("baselines",), f"{label} has no row to compare with (row: false)."))
+    if not any(map(study.has_row, study.methods)):
+        mistakes.append(Mistake(("methods",), "none has a row: at least one must be without row: false."))
+    return mistakes
+
+
+def _check_tables(study: Study) -> list[Mistake]:
+    """Find tables beside that of scores which nothing could fill."""
+    named = [("relative_to", study.relative_to)] if study.relative_to else []
+    named += [("pooled", label) for labels in study.pooled.values() for label in labels]
+    mistakes = [
+        Mistake((key,), unknown("method", label, study.methods)) for key, label in named if label not in study.methods
+    ]
+    if study.average is not None and study.average not in AVERAGES:
+        mistakes.append(Mistake(("average",), unknown("average", study.average, AVERAGES)))
+    return mistakes
+
+
+def _check_chains(study: Study) -> list[Mistake]:
+    found = (
+        mistake for task in study.tasks for label in study.labels(task) for mistake in check_chain(study, task, label)
+    )
+    return list(dict.fromkeys(found))
 
 
 def _check_method_tasks(study: Study) -> list[Mistake]:
@@ -154,22 +191,24 @@ def _check_task(study: Study, task: str, code: CodePolicy) -> list[Mistake]:
         return [Mistake(("tasks", task), f"teacher: {item['msg']}") for item in error.errors()]
     mistakes = []
     if teacher is not None:
-        mistakes = [_located(mistake, ("teacher",)) for mistake in check_recipe(teacher, code)[1]]
+        searched = teacher | {"grid": study.teacher_space(task)}
+        mistakes = [_located(mistake, ("teacher",)) for mistake in check_recipe(searched, code)[1]]
     for label in study.labels(task):
         where = ("methods", label)
         try:
-            space = study.search_space(task, label)
-            values = study.values(task, label, {}, study.seeds[0], "teacher", "off")
+            values = study.values(task, label, first_point(study, task, label), study.seeds[0], "teacher", "off")
+            taken = dict.fromkeys(key for key, value in study.changes(label).items() if reference_in(value))
+            ranges = {
+                key: [value["low"], value["high"]]
+                for space in study.steps(task, label)
+                for key, value in space.items()
+                if isinstance(value, dict)
+            }
+            keys = taken | dict.fromkeys(key for space in study.steps(task, label) for key in space)
+            choices = {key: ranges.get(key) or possible_values(study, task, label, key) for key in keys}
         except RecipeError as error:
             mistakes.append(Mistake(where, str(error)))
             continue
-        wrong = _check_space(study, space)
-        if wrong:
-            mistakes += [Mistake((*where, "grid", key), message) for key, message in wrong.items()]
-            continue
-        choices = {
-            key: value if isinstance(value, list) else [value["low"], value["high"]] for key, value in space.items()
-        }
         mistakes += [_located(mistake, where) for mistake in check_recipe(values | {"grid": choices}, code)[1]]
     return mistakes
 
@@ -182,9 +221,23 @@ def _located(mistake: Mistake, where: tuple[str, ...]) -> Mistake:
     return mistake if shared else Mistake((*where, *mistake.where), mistake.message)
 
 
+def _check_spaces(study: Study) -> list[Mistake]:
+    mistakes: dict[Mistake, None] = {}
+    for task in study.tasks:
+        for label in study.labels(task):
+            try:
+                steps = study.steps(task, label)
+            except RecipeError as error:
+                mistakes[Mistake(("methods", label), str(error))] = None
+                continue
+            for key, message in (item for space in steps for item in _check_space(study, space).items()):
+                mistakes[Mistake(("methods", label, "grid", key), message)] = None
+    return list(mistakes)
+
+
 def _check_space(study: Study, space: Any) -> dict[str, str]:
     if not isinstance(space, dict):
-        return {"": f"is a mapping from settings to lists of choices; seen: {space!r}."}
+        return {"": f"is a mapping from settings to lists of choices, or a list of such; seen: {space!r}."}
     wrong = {}
     for key, choices in space.items():
         if str(key).partition(".")[0] not in RECIPE_BLOCKS:

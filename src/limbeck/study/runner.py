@@ -8,13 +8,11 @@ themselves: started again, a study passes over what is done and comes to the sam
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from filelock import FileLock, Timeout
@@ -23,23 +21,20 @@ from limbeck._internal.files import make_folder, remove_leftovers, write_text
 from limbeck._internal.links import refuse_links
 from limbeck._internal.locks import LOCK, holds_nothing
 from limbeck.errors import RunError
-from limbeck.metrics import SMALLER_IS_BETTER
-from limbeck.runs.directory import RunDirectory, StudyDirectory
-from limbeck.runs.reader import read_history
-from limbeck.study.description import GridPoint, Study
+from limbeck.runs.directory import StudyDirectory
+from limbeck.study.description import Study
 from limbeck.study.engines import Engine
-from limbeck.study.jobs import Job, TrainJob, WeightsPolicy
+from limbeck.study.jobs import Failures, Job, WeightsPolicy
 from limbeck.study.known_data import KnownData
 from limbeck.study.plan import Plan
 from limbeck.study.rivals_job import rivals_workflow
-from limbeck.study.search import Trial, propose, require_optuna
+from limbeck.study.search import require_optuna
+from limbeck.study.searching import jobs_of, settle
 
 _ATTEMPTS = 2  # of a job that crashes; one that is wrong in itself is not tried again
-Failures = dict[str, str]  # why a job failed, by its key
 _Entry = dict[str, Any]  # a method on a task in results.json
 # Generators that yield the jobs to wait for and are sent which of them failed.
 Workflow = Generator[Sequence[Job], Failures, Any]
-_TrialWorkflow = Generator[Sequence[Job], Failures, list[Trial]]
 
 
 class Watcher:
@@ -89,19 +84,18 @@ def _workflow(plan: Plan, task: str, label: str) -> Workflow:
     study = plan.study
     reported = study.reported(task, label)
     entry: _Entry = {"task": task, "label": label, "chosen": {}, "searched": [], "runs": []}
-    entry |= {"missing": len(study.seeds), "why": "", "reported": reported}
-    teacher, cache = plan.teacher_job(task), plan.cache_job(task)
-    if teacher is not None and (failed := (yield [teacher])):
-        return entry | {"why": f"no teacher: {failed[teacher.key]}"}
+    entry |= {"missing": len(study.seeds) if study.has_row(label) else 0, "why": "", "reported": reported}
+    if why := (yield from _make_teacher(plan, task)):
+        return entry | {"why": f"no teacher: {why}"}
+    cache = plan.cache_job(task)
     if cache is not None:
         yield [cache]  # where it fails, the runs ask the teacher itself
-    trials = yield from _search(plan, task, label)
-    chosen = _best(trials, _maximise(plan, task, label, trials)) if trials else plan.first_point(task, label)
+    chosen, trials = yield from settle(plan, task, label)
     if chosen is None:
         first = next((trial.why for trial in trials if trial.why), "")
         return entry | {"why": f"no setting of the search was tried to the end{first and ': '}{first}"}
     weights: WeightsPolicy = "removed" if study.keep == "none" else "needed"
-    jobs = [plan.train_job(task, label, chosen, seed, weights) for seed in study.seeds]
+    jobs = [plan.train_job(task, label, chosen, seed, weights) for seed in (study.seeds if entry["missing"] else [])]
     failed = yield jobs
     done = [job for job in jobs if job.key not in failed]
     entry |= {
@@ -116,80 +110,23 @@ def _workflow(plan: Plan, task: str, label: str) -> Workflow:
     return entry
 
 
-def _search(plan: Plan, task: str, label: str) -> _TrialWorkflow:
-    """Yield the runs of the search among a method's settings, and return what each setting scored."""
-    study = plan.study
-    if not plan.searches(task, label):
-        return []
-    if study.search.sampler == "tpe":
-        return (yield from _search_with_optuna(plan, task, label))
-    points = study.points(task, label)
-    jobs = [_jobs_of(plan, task, label, point) for point in points]
-    failed = yield [job for of_point in jobs for job in of_point]
-    return [_trial(point, of_point, failed) for point, of_point in zip(points, jobs, strict=True)]
-
-
-def _search_with_optuna(plan: Plan, task: str, label: str) -> _TrialWorkflow:
-    """Yield one trial after the other, because each proposal rests on all before it."""
-    search, space = plan.study.search, plan.study.search_space(task, label)
-    trials: list[Trial] = []
-    # by seed: one that does badly with every setting says nothing about this one
-    histories: list[list[tuple[float, ...]]] = [[] for _ in plan.study.choosing_seeds]
-    for _ in range(search.trials):
-        point = propose(space, trials, search.seed, _maximise(plan, task, label, trials))
-        jobs = _jobs_of(plan, task, label, point)
-        if search.prune:
-            jobs = [replace(job, earlier=tuple(earlier)) for job, earlier in zip(jobs, histories, strict=True)]
-        failed = yield jobs
-        trials.append(_trial(point, jobs, failed))
-        if trials[-1].score is not None:
-            for job, earlier in zip(jobs, histories, strict=True):
-                earlier.append(_history(job.directory))
-    return trials
-
-
-def _jobs_of(plan: Plan, task: str, label: str, point: GridPoint) -> list[TrainJob]:
-    """Return the runs that show how good a setting is. Their students stay where they may be reported."""
-    study = plan.study
-    kept = {"all": study.choosing_seeds, "reported": study.seeds, "none": []}[study.keep]
-    return [
-        plan.train_job(task, label, point, seed, "kept" if seed in kept else "removed") for seed in study.choosing_seeds
-    ]
-
-
-def _trial(point: GridPoint, jobs: Sequence[TrainJob], failed: Failures) -> Trial:
-    return Trial(point, _score(jobs, failed), next((failed[job.key] for job in jobs if job.key in failed), ""))
-
-
-def _score(jobs: Sequence[TrainJob], failed: Failures) -> float | None:
-    """Return the mean over the seeds that choose; None where one failed, diverged or was not worth finishing."""
-    if any(job.key in failed or not job.directory.finished for job in jobs):
-        return None
-    score = fmean(job.directory.metrics()["score"] for job in jobs)
-    return score if math.isfinite(score) else None  # NaN is neither more nor less than any other
-
-
-def _history(run: RunDirectory) -> tuple[float, ...]:
-    """Return the score after each evaluation during a run's training."""
-    metric = run.metrics()["metric"]
-    return tuple(entry[f"eval_{metric}"] for entry in read_history(run) if f"eval_{metric}" in entry)
-
-
-def _maximise(plan: Plan, task: str, label: str, trials: Sequence[Trial]) -> bool:
-    """Tell whether more is better, which any finished run knows."""
-    for trial in trials:
-        if trial.score is not None:
-            job = _jobs_of(plan, task, label, trial.point)[0]
-            return job.directory.metrics()["metric"] not in SMALLER_IS_BETTER
-    return True
-
-
-def _best(trials: Sequence[Trial], maximise: bool) -> GridPoint | None:
-    """Return the point with the best score, the first of several."""
-    scored = [trial for trial in trials if trial.score is not None]
-    if not scored:
-        return None
-    return max(scored, key=lambda trial: (1 if maximise else -1) * trial.score).point  # type: ignore[operator]
+def _make_teacher(plan: Plan, task: str) -> Generator[Sequence[Job], Failures, str]:
+    """Yield the trainings of a task's teacher, of which the best is chosen; return why there is none, else nothing."""
+    candidates = plan.teacher_jobs(task)
+    if len(candidates) > 1:
+        failed = yield candidates
+        plan.choose_teacher(task)
+        if len(failed) == len(candidates):
+            return failed[candidates[0].key]
+        if plan.study.keep != "all":
+            for job in candidates:
+                if job is not plan.teacher_job(task):
+                    job.delete_students()
+    chosen = plan.teacher_job(task)
+    if chosen is None:
+        return ""
+    chosen = replace(chosen, weights="needed")
+    return (yield [chosen]).get(chosen.key, "")
 
 
 def _has_twin(plan: Plan, task: str, label: str) -> bool:
@@ -202,7 +139,7 @@ def _delete_unreported_students(plan: Plan, entry: _Entry, reporting: Iterable[_
     """Delete the weights of an entry's runs that only served to choose."""
     reported = {plan.folder / run for other in reporting for run in other["runs"]}
     for trial in entry["searched"]:
-        for job in _jobs_of(plan, entry["task"], entry["label"], trial["point"]):
+        for job in jobs_of(plan, entry["task"], entry["label"], trial["point"]):
             if job.directory.path not in reported:
                 job.delete_students()
 
@@ -278,16 +215,38 @@ class _Scheduler:
 def _results(plan: Plan, entries: list[_Entry]) -> dict[str, Any]:
     study = plan.study
     teachers = {task: job for task in study.tasks if (job := plan.teacher_job(task)) is not None}
+    rows = [entry for entry in entries if study.has_row(entry["label"])]
+    searches = [
+        {"task": entry["task"], "label": entry["label"], "chosen": entry["chosen"], "searched": entry["searched"]}
+        for entry in entries
+        if entry not in rows
+    ]
     return {
         "study": plan.folder.name,
         "baselines": study.present_baselines,
         "test": study.test,
         "sided": study.sided,
         "level": study.level,
+        "correction": study.correction,
+        "against": study.against,
+        "relative_to": study.relative_to,
+        "pooled": study.pooled,
+        "average": study.average,
         "selection": study.selection_note(),
-        "entries": entries,
+        "entries": rows,
+        "searches": [*_teacher_searches(plan), *searches],  # of what has no row in the table
         "teachers": {task: Path(job.folder).relative_to(plan.folder).as_posix() for task, job in teachers.items()},
     }
+
+
+def _teacher_searches(plan: Plan) -> list[dict[str, Any]]:
+    found = []
+    for task in plan.study.tasks:
+        trials = plan.choose_teacher(task)
+        if len(trials) > 1:
+            searched = [{"point": trial.point, "score": trial.score} for trial in trials]
+            found.append({"task": task, "label": "teacher", "chosen": plan.teacher_point(task), "searched": searched})
+    return found
 
 
 @contextmanager

@@ -6,6 +6,7 @@ choices again, and its finished runs are the only record that it needs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,14 @@ class Trial:
     point: dict[str, Any]
     score: float | None
     why: str = ""  # what went wrong, where something did
+
+
+def best_trial(trials: Sequence[Trial], maximise: bool) -> Trial | None:
+    """Return the trial with the best score, the first of several; None where none has a score."""
+    scored = [(trial.score, trial) for trial in trials if trial.score is not None and math.isfinite(trial.score)]
+    if not scored:
+        return None
+    return max(scored, key=lambda pair: pair[0] if maximise else -pair[0])[1]
 
 
 def _optuna() -> Any:

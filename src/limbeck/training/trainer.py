@@ -114,9 +114,10 @@ class DistillTrainer(SafeCheckpoints):
         )
 
     def _order(self) -> LengthGroupedOrder:
-        # padded to one length, batches gain nothing from similar lengths, and papers drew theirs at random
-        fixed = getattr(self.data_collator, "pad_to", None)
-        lengths = [fixed or len(ids) for ids in self.train_dataset["input_ids"]]
+        # Padded to one length, batches gain nothing from similar lengths, and papers drew theirs at random. Terms that
+        # relate samples would have other values among texts of one length, even of wide buckets: benchmarks/batches.py
+        mixed = getattr(self.data_collator, "pad_to", None) or any(t.relational for t in self._distiller.objective)
+        lengths = [1 if mixed else len(ids) for ids in self.train_dataset["input_ids"]]
         # a step of several parts has the examples of a step of one
         step = self.args.train_batch_size * process_count() * self.args.gradient_accumulation_steps
         return LengthGroupedOrder(lengths, step, self.args.seed)

@@ -14,6 +14,7 @@ from helpers.fake_runs import classes, make_run, make_runs, make_study
 from scipy import stats
 
 from limbeck.compare.comparison import compare, compare_paths
+from limbeck.compare.details import detail_tables
 from limbeck.compare.entries import read_entries
 from limbeck.compare.tables import render
 from limbeck.errors import DataError, LimbeckError, RecipeError, RunError
@@ -78,7 +79,7 @@ def test_the_tests_are_those_of_scipy_with_holm_over_all(runs):
     assert [test["p_holm"] for test in tests] == pytest.approx([max(3 * p[1], 2 * p[0]), 3 * p[1], p[2]])
     assert tests[0]["difference"] == pytest.approx(0.1) and tests[0]["low"] < 0.1 < tests[0]["high"]
     assert set(tests[0]) == {
-        *("task", "metric", "ours", "theirs", "difference", "low", "high", "p", "p_holm", "test"),
+        *("task", "metric", "ours", "theirs", "difference", "low", "high", "p", "p_holm", "test", "p_by_seed"),
     }
 
 
@@ -89,11 +90,51 @@ def test_holm_takes_marks_away_and_can_be_left_out(tmp_path):
         *make_runs(tmp_path, "rkd", [0.63, 0.64, 0.65, 0.63]),
         *make_runs(tmp_path, "pkd", [0.60, 0.62, 0.61, 0.62]),
     ]
-    corrected, plain = (compare_paths(paths, baselines=["ft"], correct=correct) for correct in (True, False))
+    corrected, plain = (compare_paths(paths, baselines=["ft"], correction=name) for name in ("holm", "none"))
     assert [test["p"] < 0.05 for test in plain.tests] == [True, True, False]
     assert [test["p_holm"] < 0.05 for test in corrected.tests] == [False, False, False]
     assert cells(plain, "kd")[2].endswith("†") and not cells(corrected, "kd")[2].endswith("†")
     assert any("not corrected for 3 tests" in note for note in plain.table.notes)
+
+
+def test_the_best_baseline_of_each_column_by_a_right_tail(tmp_path):
+    scores = {
+        "vkd": [(0.80, 0.61), (0.82, 0.62), (0.81, 0.60), (0.83, 0.63)],
+        "rkd": [(0.79, 0.66), (0.81, 0.65), (0.80, 0.67), (0.80, 0.64)],
+        "fsd": [(0.84, 0.64), (0.83, 0.66), (0.85, 0.65), (0.86, 0.63)],
+    }
+    paths = [
+        path
+        for name, pairs in scores.items()
+        for path in make_runs(tmp_path, name, [{"accuracy": a, "f1": b} for a, b in pairs])
+    ]
+    result = compare_paths(paths, baselines=["vkd", "rkd"], against="best", sided="greater", correction="none")
+    assert [(test["metric"], test["ours"], test["theirs"]) for test in result.tests] == [
+        ("accuracy", "fsd", "vkd"),
+        ("f1", "fsd", "rkd"),  # which is ahead of fsd: its right tail is above one half
+    ]
+    columns = {name: np.array(pairs).T for name, pairs in scores.items()}
+    expected = [
+        stats.ttest_ind(columns["fsd"][at], columns[best][at], equal_var=False, alternative="greater").pvalue
+        for at, best in ((0, "vkd"), (1, "rkd"))
+    ]
+    assert [test["p"] for test in result.tests] == pytest.approx(expected, abs=1e-12)
+    assert expected[0] < 0.05 and expected[1] > 0.5
+    assert cells(result, "fsd")[2:] == ["84.50 ± 1.29†", "64.50 ± 1.29"]
+    assert any(
+        note == "†: better than the best of vkd, rkd in the column "
+        "(p < 0.05, Welch t-test over seeds, one-sided, not corrected for 2 tests)."
+        for note in result.table.notes
+    )
+
+
+def test_a_study_says_how_its_tests_are_corrected(tmp_path):
+    entries = [{"label": "ft", "scores": FT}, {"label": "kd", "scores": KD}, {"label": "fsd", "scores": FSD}]
+    plain = make_study(tmp_path / "plain", entries, correction="none")
+    assert any("not corrected for 2 tests" in note for note in compare_paths([plain]).table.notes)
+    assert any("Holm over 2 tests" in note for note in compare_paths([plain], correction="holm").table.notes)
+    with pytest.raises(RecipeError, match="bonferroni"):
+        compare_paths([plain], correction="bonferroni")
 
 
 def test_marks_of_two_baselines_in_both_directions(tmp_path):
@@ -203,6 +244,16 @@ def test_mcnemar_is_about_decisions_and_marks_the_first_metric(tmp_path):
     assert test["difference"] == pytest.approx(share[1] - share[0])
     assert cells(result, "kd")[2].endswith("†") and not cells(result, "kd")[3].endswith("†")
     assert any("only in a task's first column" in note for note in result.table.notes)
+    # one run against one run, as a paper with one run of each makes it, beside the combination of both
+    by_hand = []
+    for seed in (1, 2):
+        theirs, ours = (predicted(accuracy, hash_of(name) + seed) for name, accuracy in (("ft", 0.6), ("kd", 0.9)))
+        right = [np.equal(answers["prediction"], answers["label"]) for answers in (ours, theirs)]
+        only = [int((a & ~b).sum()) for a, b in (right, right[::-1])]
+        by_hand.append(stats.chi2.sf((abs(only[0] - only[1]) - 1) ** 2 / sum(only), 1))
+    assert test["p_by_seed"] == pytest.approx(by_hand, rel=1e-9)
+    details = detail_tables(result.scores, result.tests)[-1]
+    assert details.head[-1] == "p of single runs, by seed" and details.rows[0][-1].text == "0.0000, 0.0000"
 
 
 def test_bootstrap_tests_every_metric(tmp_path):
@@ -640,7 +691,7 @@ def test_wishes_that_cannot_be_met(runs, wish, message):
 def test_there_are_marks_for_four_baselines(tmp_path):
     for number in range(6):
         make_runs(tmp_path, f"m{number}", [0.5 + number / 10, 0.501 + number / 10])
-    result = compare_paths([tmp_path], baselines=["m0", "m1", "m2", "m3", "m0"], correct=False)
+    result = compare_paths([tmp_path], baselines=["m0", "m1", "m2", "m3", "m0"], correction="none")
     assert cells(result, "m5")[2].endswith("†‡§¶")
     with pytest.raises(RecipeError, match="5 baselines were named; a table has marks for 4"):
         compare_paths([tmp_path], baselines=[f"m{number}" for number in range(5)])

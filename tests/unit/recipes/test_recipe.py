@@ -175,7 +175,7 @@ def test_rows_of_a_family_are_changes_to_its_base(tmp_path):
     path = write(tmp_path, FAMILY)
     hot = load_recipe(f"{path}/hot", overrides=["seed=3"])
     assert hot.task.name == "glue/mrpc" and hot.method.options == {"alpha": 0.5, "temperature": 20.0} and hot.seed == 3
-    assert hot.grid == {"method.alpha": [0.2, 0.5]}
+    assert hot.grid == [{"method.alpha": [0.2, 0.5]}]
     assert [(r.metric, r.value, r.sd) for r in hot.reported] == [("accuracy", 80.1, 0.5), ("f1", 85.0, None)]
     assert load_recipe(f"{path}/ft").method.name == "ft"
     with pytest.raises(RecipeError, match="Did you mean 'hot'"):

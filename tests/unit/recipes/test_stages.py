@@ -137,6 +137,6 @@ def test_lists_of_stages_that_are_none(stages, message):
 
 def test_a_grid_may_search_over_a_stage():
     grid = {"stages.2.train.learning_rate": [1e-5, 2e-5]}
-    assert load_recipe(values=STAGED | {"grid": grid}).grid == grid
+    assert load_recipe(values=STAGED | {"grid": grid}).grid == [grid]
     with pytest.raises(RecipeError, match="grid"):
         load_recipe(values=STAGED | {"grid": {"stages.2.train.learning_rate": ["fast"]}})

@@ -12,6 +12,7 @@ from helpers import fake_training as fake_work
 
 from limbeck.errors import RecipeError, RunError
 from limbeck.study import estimate
+from limbeck.study.chains import all_points
 from limbeck.study.engines import InProcess, Workers
 from limbeck.study.jobs import TrainJob
 from limbeck.study.loading import load_study
@@ -75,8 +76,9 @@ def test_a_recipe_brings_its_settings_grid_and_reported_scores(study_of):
     assert values["train"] == {"epochs": 3, "batch_size": 32, "learning_rate": 1e-4}
     assert values["task"]["name"] == "glue/cola" and values["task"]["data_dir"] == "glue"
     assert [(score["metric"], score["value"]) for score in study.reported("glue/cola", "FSD")] == [("mcc", 43.03)]
-    assert len(study.points("glue/cola", "FSD")) == 6 * 6 * 8 * 4
-    assert study_of(methods=methods, student=None, train={}, grid={}).points("glue/cola", "FSD") == [{}]
+    (space,) = study.steps("glue/cola", "FSD")
+    assert len(all_points(space)) == 2 * 2 * 8 * 4
+    assert study_of(methods=methods, student=None, train={}, grid={}).steps("glue/cola", "FSD") == []
     small = study_of(methods=methods, train={"epochs": 1})
     assert small.values("glue/rte", "FSD", {}, 1, "t", "off")["train"]["epochs"] == 1
     assert small.values("glue/rte", "FSD", {}, 1, "t", "off")["student"]["keep"] == "first:3"

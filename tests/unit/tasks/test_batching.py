@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from limbeck.distillation.objective import Term
 from limbeck.tasks.batching import Batches, LengthGroupedOrder
+from limbeck.training.trainer import DistillTrainer
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=300), st.integers(1, 9), st.integers(0, 5))
@@ -40,6 +45,30 @@ def test_batches_waste_little_padding():
     # but the batches themselves come in random order: short ones are not all at the end
     means = [lengths[chunk].float().mean() for chunk in torch.tensor(grouped).split(16)]
     assert abs(sum(means[:31]) / 31 - sum(means[31:62]) / 31) < 20
+
+
+def test_batches_are_mixed_where_a_term_relates_samples():
+    lengths = torch.randint(5, 128, (2000,), generator=torch.Generator().manual_seed(0))
+
+    def spread(**collator: int | None) -> dict[bool, float]:
+        """Return the mean deviation of lengths within a batch, for terms that relate samples and others."""
+        found = {}
+        for relational in (True, False):
+            arguments = SimpleNamespace(train_batch_size=16, gradient_accumulation_steps=1, seed=0)
+            trainer = SimpleNamespace(
+                data_collator=SimpleNamespace(**collator),
+                train_dataset={"input_ids": [[0] * int(length) for length in lengths]},
+                args=arguments,
+                _distiller=SimpleNamespace(objective=[Term(), SimpleNamespace(relational=relational)]),
+            )
+            order = torch.tensor(list(DistillTrainer._order(trainer)))
+            found[relational] = float(lengths[order].float().view(-1, 16).std(dim=1).mean())
+        return found
+
+    alone = float(lengths.float().std())
+    assert spread(pad_to=None)[True] == pytest.approx(alone, rel=0.05)  # as in a random sample of so many
+    assert spread(pad_to=None)[False] < 0.1 * alone
+    assert spread(pad_to=128)[False] == pytest.approx(alone, rel=0.05)
 
 
 def test_batches_can_be_iterated_again():
