@@ -163,9 +163,13 @@ def softmaxed(x):
 NORMS = {"l2": cosines, "layernorm": layernormed, "softmax": softmaxed, "none": lambda x: x @ x.T}
 
 
-def compare(a, b, loss, diagonal=True):
+def compare(a, b, loss, diagonal=True, standardise=False):
     keep = [(i, j) for i, j in itertools.product(range(len(a)), repeat=2) if diagonal or i != j]
     a, b = np.array([a[i, j] for i, j in keep]), np.array([b[i, j] for i, j in keep])
+    if standardise:  # eq. 13: mean 0, sum of squares m - 1
+        if len(a) < 2 or a.std() < 1e-12 or b.std() < 1e-12:
+            return 0.0
+        a, b = ((v - v.mean()) / v.std(ddof=1) for v in (a, b))
     if loss == "mse":
         return ((a - b) ** 2).mean()
     if loss == "kl":
@@ -183,18 +187,19 @@ def test_fcd(norm, loss, diagonal):
     pairs = [(1, 2), (2, 4)]  # uniform, 2 from 4
     s, _, student = values(2, (1, 2), DS, left=True, extra=2)
     t, _, teacher = values(3, (2, 4), DT, left=True, extra=2)
-    relation = NORMS[norm]
     tokens, samples = [], []
+
+    def one(x, y):
+        return compare(NORMS[norm](x), NORMS[norm](y), loss, diagonal, standardise=norm == "layernorm")
+
     for a, b in pairs:
-        tokens.append(
-            np.mean([compare(relation(x), relation(y), loss, diagonal) for x, y in zip(s[a], t[b], strict=True)])
-        )
+        tokens.append(np.mean([one(x, y) for x, y in zip(s[a], t[b], strict=True)]))
         at = []
         for j in range(L):
             here = [i for i, n in enumerate(LENGTHS) if n > j]
             if len(here) >= 2:
                 x, y = np.stack([s[a][i][j] for i in here]), np.stack([t[b][i][j] for i in here])
-                at.append(compare(relation(x), relation(y), loss, diagonal))
+                at.append(one(x, y))
         samples.append(np.mean(at))
     settings = {"norm": norm, "relation_loss": loss, "include_diagonal": diagonal}
     out = run(METHODS["fcd"](make_pair(), **settings), student, teacher)
@@ -237,6 +242,20 @@ def test_ics(k, pool):
     assert run(METHODS["ics"](pair, k=k, pool=pool), student, teacher)["hidden"] == pytest.approx(total, rel=1e-6)
     mean = run(METHODS["ics"](pair, k=k, pool=pool, reduction="mean"), student, teacher)["hidden"]
     assert mean == pytest.approx(total / B, rel=1e-6)
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "flat"])
+def test_ics_that_matches_each_sample_with_its_own_teacher_vector(pool):
+    s, _, student = values(4, (2,), DT, left=True, extra=1)
+    t, _, teacher = values(5, (4,), DT, left=True, extra=1)
+    x, y = rows(s[2], pool), rows(t[4], pool)
+    sizes = [n * DT if pool == "flat" else DT for n in LENGTHS]  # however far the batch is padded
+    total = sum(((a - b) ** 2).sum() / size for a, b, size in zip(x, y, sizes, strict=True))
+    objective = METHODS["ics"](make_pair(DT, DT), match="own", pool=pool)
+    assert run(objective, student, teacher)["hidden"] == pytest.approx(total, rel=1e-6)
+    assert not objective.terms["hidden"].relational and METHODS["ics"](make_pair(DT, DT)).terms["hidden"].relational
+    with pytest.raises(RecipeError, match="k must be 1; seen: 2"):
+        METHODS["ics"](make_pair(DT, DT), match="own", k=2)
 
 
 def test_ics_regression_bins_and_label_sets():
