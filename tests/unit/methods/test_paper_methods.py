@@ -111,6 +111,9 @@ def test_cka_and_shape(pool, left):
         assert run(objective, student, teacher)["sim"] == pytest.approx(np.mean(expected[estimator]), rel=1e-6)
     objective = METHODS["shape"](make_pair(), layers=pairs, pool=pool)
     assert run(objective, student, teacher)["sim"] == pytest.approx(np.mean(expected["shape"]), rel=1e-6)
+    for name, of in (("cka", "unbiased"), ("shape", "shape")):
+        summed = METHODS[name](make_pair(), layers=pairs, pool=pool, reduction="sum")
+        assert run(summed, student, teacher)["sim"] == pytest.approx(sum(expected[of]), rel=1e-6)
 
 
 def padded(features, rows):
@@ -326,7 +329,7 @@ def test_fsd(left):
     f_c = np.mean([(cosine(y[i], mt[j]) - cosine(x[i], ms[j])) ** 2 for i, j in cells])
     f_mm = -math.log(abs(cka_of(ms, mt, hsic_biased)))
     assert out["memory"] == pytest.approx(0.3 * f_e + 0.7 * f_c + f_mm, rel=1e-4)
-    assert str(objective) == "L = 0.5·task + 0.5·kd + 4·intra + 4·local + 0.0004·memory"
+    assert str(objective) == "L = 0.5·task + 0.5·kd + 1·intra + 1·local + 0.0001·memory"
 
 
 def test_fsd_unbiased_and_penultimate_layer():
@@ -335,6 +338,21 @@ def test_fsd_unbiased_and_penultimate_layer():
     objective = METHODS["fsd_il"](make_pair(depths=(6, 12)), estimator="unbiased")
     out = run(objective, student, teacher)
     assert out["local"] == pytest.approx(-math.log(abs(cka_of(flat(s[5]), flat(t[11]), hsic_unbiased))), rel=1e-5)
+
+
+def test_fsd_of_the_last_layer():
+    s, _, student = values(6, (6,), DS)
+    t, _, teacher = values(7, (12,), DT)
+    objective = METHODS["fsd_il"](make_pair(depths=(6, 12)), layer="last")
+    assert (objective.needs().student.hidden, objective.needs().teacher.hidden) == ({6}, {12})
+    out = run(objective, student, teacher)
+    assert out["local"] == pytest.approx(-math.log(abs(cka_of(flat(s[6]), flat(t[12]), hsic_biased))), rel=1e-5)
+
+
+def test_fsd_weights_the_structures_as_the_paper_does():
+    """Take 1 for FSD and FSD (w/o G), and one of 3, 4, 5 and 6 for single structures."""
+    pair = make_pair()
+    assert [METHODS[name](pair).weights["intra"] for name in ("fsd", "fsd_il", "fsd_i")] == [1, 1, 4]
 
 
 def test_fsd_ablations_have_their_terms_and_options():
@@ -366,6 +384,14 @@ def test_fsd_memory_is_a_real_k_means(tmp_path):
     best = KMeans(4, n_init=5, random_state=0).fit(data).inertia_
     assert inertia(memory) <= 1.05 * best
     assert inertia(memory) < inertia(data[:4])
+
+
+def test_fsd_memory_starts_at_random_samples():
+    _, _, teacher = values(7, (3,), DT)
+    every = prepared(METHODS["fsd_g"](make_pair(), memory=B, memory_start="random"), teacher)
+    found = every.terms["memory"].teacher_memory.flatten(1).numpy()
+    samples = flat([row[m] for row, m in zip(teacher.hidden[3].numpy(), teacher.mask.numpy(), strict=True)])
+    assert np.array(sorted(found.tolist())) == pytest.approx(np.array(sorted(samples.tolist())), abs=1e-5)
 
 
 def test_fsd_memory_stage_continues_where_it_stopped(tmp_path):
