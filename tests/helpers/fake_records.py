@@ -44,6 +44,7 @@ def a_record(seed: int = 0, depths: tuple[int, int] = (6, 3), batches: int = 8, 
         "cka_diagonal": {name: float(np.diag(arrays[f"heat_map.{name}"]).mean()) for name in ("teacher", *maps)},
         "relation_difference": differences,
         "intra_class_similarity": {"teacher": 0.8, "before": 0.3, "after": 0.4 + 0.4 * better},
+        "intra_class_similarity_pooled": {"teacher": 0.75, "before": 0.2, "after": 0.3 + 0.4 * better},
         "sentences": [SENTENCE],
         "cost": {
             "parameters": 67_000_000,

@@ -148,8 +148,10 @@ def test_against_plain_transformers(run, pool, layer):
         assert record.arrays[name] == pytest.approx(array, abs=1e-4), name
     for row, name in zip(record.values["relation_difference"], ("before", "after"), strict=True):
         assert {relation: row[relation] for relation in RELATIONS} == pytest.approx(relations[name].values(), rel=1e-4)
-    similarities = {name: found.value() for name, found in classes.items()}
+    similarities = {name: found.per_batch() for name, found in classes.items()}
     assert record.values["intra_class_similarity"] == pytest.approx(similarities, rel=1e-4)
+    pooled_values = {name: found.pooled() for name, found in classes.items()}
+    assert record.values["intra_class_similarity_pooled"] == pytest.approx(pooled_values, rel=1e-4)
     assert len({round(value, 4) for value in similarities.values()}) == 3
 
 

@@ -52,6 +52,26 @@ def test_listings(limbeck):
     assert "relation_heads" in options and "int | None" in options
 
 
+FAMILY = """
+base: {task: {name: glue/rte}, teacher: {model: t}, student: {from: teacher, keep: "first:2"}, method: {name: kd}}
+tables:
+  - {where: here, metrics: [accuracy], rows: {a: {}, b: {set: {method.alpha: 0.3}}, c: {set: {method.temperature: 5}}}}
+"""
+
+
+def test_validate_checks_every_row_of_a_file(command, tmp_path):
+    (tmp_path / "rows.yaml").write_text(FAMILY)
+    code, said = command("validate", "rows.yaml")
+    assert code == 0 and "3 recipes are valid" in said and "alpha" not in said
+    assert "alpha: 0.3" in command("validate", "rows.yaml/b")[1]
+    (tmp_path / "rows.yaml").write_text(FAMILY.replace("0.3", "3").replace("temperature: 5", "heat: 5"))
+    code, said = command("validate", "rows.yaml")
+    assert code == 1 and "2 of the 3 recipes in rows.yaml are not valid." in said
+    assert "rows.yaml/b" in said and "method.alpha" in said and "rows.yaml/c" in said and "'heat'" in said
+    code, said = command("validate", "ics")  # a shipped family
+    assert code == 0 and "21 recipes are valid" in said
+
+
 def test_validate_prints_the_resolved_recipe(limbeck):
     shown = limbeck("validate", "kd-rte", "method.temperature=7").stdout
     assert "temperature: 7.0" in shown and shown.strip().endswith("valid")

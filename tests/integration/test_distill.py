@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 import sys
 
@@ -209,6 +210,20 @@ def test_gradient_accumulation_equals_the_larger_batch(table_files, teacher_fold
         if name in start and start[name].shape == tensor.shape:
             moved += (tensor - start[name]).abs().sum().item()
     assert moved > 0
+
+
+@pytest.mark.parametrize(("warmup", "epochs"), [(1.5, 2), (5, 1)])
+def test_a_warm_up_in_epochs(table_files, teacher_folder, tmp_path, warmup, epochs):
+    """Check that in 4 steps an epoch the rate rises evenly, and falls to 0 in what is left, if anything is."""
+    train = {"epochs": epochs, "batch_size": 24, "learning_rate": 1.0, "warmup_epochs": warmup, "logging_steps": 1}
+    train |= {"max_grad_norm": 1e-9, "eval_strategy": "no"}
+    run = execute(tiny_recipe(table_files, teacher_folder, train=train), tmp_path / "run")
+    lines = map(json.loads, (run.path / "history.jsonl").read_text().splitlines())
+    rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
+    rising, every = 4 * warmup, 4 * epochs
+    # the rate of a step is that of the steps done before it
+    expected = [step / rising if step < rising else (every - step) / (every - rising) for step in range(every)]
+    assert rates == pytest.approx(expected)
 
 
 PREPARED = """

@@ -86,24 +86,32 @@ def _apart(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 class IntraClassSimilarity:
-    """Measure M_ICS (Saadi et al. 2023): the mean cosine of each sample with all of its class, itself included.
+    """Measure M_ICS (Saadi et al. 2023): the mean cosine of each sample with those of its class, itself included.
 
-    The cosines of a class add up to the square of its sum of unit vectors, so that only the sums are kept.
+    These are the ones in its batch, as printed, or of all batches. Cosines of a class add up to the square of its sum
+    of unit vectors, so that only the sums are kept.
     """
 
     def __init__(self) -> None:
         self._sums: dict[int, Tensor] = {}
         self._counts: dict[int, int] = defaultdict(int)
+        self._in_batches = 0.0
 
     def update(self, features: Tensor, labels: Tensor) -> None:
         """Add features (n, d) of samples and their classes (n,)."""
         units = unit(features.double())
         for label in labels.unique().tolist():
             rows = units[labels == label]
-            self._sums[label] = self._sums.get(label, torch.zeros_like(rows[0])) + rows.sum(0)
+            total = rows.sum(0)
+            self._sums[label] = self._sums.get(label, torch.zeros_like(total)) + total
             self._counts[label] += len(rows)
+            self._in_batches += float(total @ total) / len(rows)
 
-    def value(self) -> float:
-        """Return the mean over all samples."""
+    def per_batch(self) -> float:
+        """Return the mean over all samples, each beside those of its batch: the smaller a batch, the higher."""
+        return self._in_batches / sum(self._counts.values())
+
+    def pooled(self) -> float:
+        """Return the mean over all samples, each beside those of all batches."""
         of_classes = (float(total @ total) / self._counts[label] for label, total in self._sums.items())
         return sum(of_classes) / sum(self._counts.values())

@@ -108,7 +108,8 @@ def geometry(
             seen[name].update(found, labels)
     arrays = {"layers.students": students.value()}
     if of_classes:
-        values["intra_class_similarity"] = {name: found.classes.value() for name, found in seen.items()}
+        values["intra_class_similarity"] = {name: found.classes.per_batch() for name, found in seen.items()}
+        values["intra_class_similarity_pooled"] = {name: found.classes.pooled() for name, found in seen.items()}
     if teacher is None:
         return values, arrays
     values["relation_difference"] = _over_training(loaded, teacher, seen)

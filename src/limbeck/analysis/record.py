@@ -30,7 +30,8 @@ class Record:
         cka_diagonal            {"teacher": 1.0, "before": 0.71, "after": 0.93}: means of the heat maps' diagonals
         relation_difference     [{"step": 0, "inter_euclidean": ..., "inter_cosine", "intra_euclidean",
                                  "intra_cosine"}, ...]: of the student before, of checkpoints that were kept, and after
-        intra_class_similarity  {"teacher": 0.8, "before": 0.3, "after": 0.7}
+        intra_class_similarity  {"teacher": 0.8, "before": 0.3, "after": 0.7}: among the samples of a batch
+        intra_class_similarity_pooled   the same among all samples
         sentences               [{"text": "...", "tokens": ["[CLS]", ...]}, ...]
         cost                    see :mod:`limbeck.analysis.cost`, and for what is timed :mod:`limbeck.analysis.latency`
 

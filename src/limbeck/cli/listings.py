@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from limbeck.cli.options import AllowCode, DataDir, MaxLength, Overrides, option_overrides
 from limbeck.cli.render import out, show_options, show_pairs, show_profile
-from limbeck.errors import RecipeError, unknown
+from limbeck.errors import LimbeckError, RecipeError, unknown
+
+if TYPE_CHECKING:
+    from limbeck.recipes.recipe import Recipe
 
 
 def studies() -> None:
@@ -80,23 +83,51 @@ def recipes(
 
 
 def validate(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(help="A recipe file (of one that holds several: all, or FILE/ROW), or a shipped recipe."),
+    ],
     overrides: Overrides = None,
     allow_code: AllowCode = False,
 ) -> None:
-    """Check a recipe without running it; every mistake is reported at once."""
-    from limbeck.recipes.method_block import foreign_code
-    from limbeck.recipes.recipe import load_recipe, load_without_code
+    """Check a recipe, or every row of a file, without running it; every mistake is reported at once."""
+    from limbeck.recipes.files import rows_of
 
     words = overrides or []
+    rows = rows_of(recipe)
+    if not rows:
+        loaded = _checked(recipe, words, allow_code)
+        out.print(loaded.to_yaml(), highlight=False, end="")
+        _show_valid("valid", [loaded])
+        return
+    checked, wrong = [], []
+    for row in rows:
+        try:
+            checked.append(_checked(row, words, allow_code))
+        except LimbeckError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise RecipeError("\n".join([f"{len(wrong)} of the {len(rows)} recipes in {recipe} are not valid.", *wrong]))
+    _show_valid(f"{len(rows)} recipes are valid", checked)
+
+
+def _checked(recipe: str, words: list[str], allow_code: bool) -> Recipe:
+    from limbeck.recipes.recipe import load_recipe, load_without_code
+
     loaded = load_recipe(recipe, words, allow_code=True) if allow_code else load_without_code(recipe, words)
     for precision in {stage.train.precision for stage in loaded.split()} - {"auto", "float32"}:
         from limbeck.training.precision import check_precision
 
         check_precision(precision)
-    out.print(loaded.to_yaml(), highlight=False, end="")
-    foreign = dict.fromkeys(filter(None, (foreign_code(stage.method) for stage in loaded.split())))
-    out.print("valid" + " but for code that was not looked at" * bool(foreign), style="green")
+    return loaded
+
+
+def _show_valid(verdict: str, recipes: list[Recipe]) -> None:
+    from limbeck.recipes.method_block import foreign_code
+
+    stages = [stage for recipe in recipes for stage in recipe.split()]
+    foreign = dict.fromkeys(filter(None, (foreign_code(stage.method) for stage in stages)))
+    out.print(verdict + " but for code that was not looked at" * bool(foreign), style="green")
     for name in foreign:
         note = f"{name} is code that the file names and was not imported: its options were not checked."
         out.print(f"{note} --allow-code checks them too, if you trust it.", highlight=False)

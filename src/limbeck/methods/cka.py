@@ -27,14 +27,16 @@ def cka(
     pool: Pooling = "mean",
     estimator: Literal["unbiased", "biased"] = "unbiased",
     kernel: Literal["linear", "rbf"] = "linear",
+    reduction: Literal["mean", "sum"] = "mean",
     temperature: Positive = 1.0,
     mask_padding: bool = True,
 ) -> Objective:
     """Align hidden layers by centred kernel alignment, with the logits and labels.
 
     Equation: L = γ·CE(y, s) + α·mean over pairs of (1 - CKA(R_s, R_t)) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T))
-    Left open by the paper: how a layer becomes one row per sample (`pool`, here the mean of the real tokens) and the
-    temperature (1 here). Where CKA does not exist (fewer than 4 rows, constant features) the term is 0.
+    Left open by the paper: how a layer becomes one row per sample (`pool`, here the mean of the real tokens), sum or
+    mean over pairs (`reduction`), and the temperature (1 here). Where CKA does not exist (fewer than 4 rows, constant
+    features) the term is 0.
     Citation: Anonymous (ACL submission), "Knowledge Distillation through Representational Alignment"; CKA: Kornblith,
     Norouzi, Lee and Hinton, 2019, "Similarity of Neural Network Representations Revisited", ICML, arXiv:1905.00414.
 
@@ -45,6 +47,7 @@ def cka(
         pool: rows that are compared: cls, last, mean, tokens or flat
         estimator: of HSIC: unbiased (eq. 6) or biased (eq. 5)
         kernel: linear, or rbf with the median heuristic
+        reduction: mean or sum over the layer pairs
         temperature: T, softens both distributions
         mask_padding: false lets padding count, as code that pads to a fixed length does
     """
@@ -55,6 +58,6 @@ def cka(
 
     return Objective(
         task=(gamma, TaskLoss(pair)),
-        sim=(alpha, Alignment(pair, layers, pool, distance, mask_padding)),
+        sim=(alpha, Alignment(pair, layers, pool, distance, mask_padding, reduction)),
         kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
     )

@@ -89,7 +89,8 @@ def fcd(
 
     Equation: L = CE(y, s) + α·L_t + β·L_s, L_t the mean over samples of 1 - ρ(R(s), R(t)) with R the L x L cosines of
     the tokens, L_s the same over token positions with R the B x B cosines of the samples.
-    Left open by the paper: padding (ignored here), and sum or mean over the layer pairs (`reduction`).
+    Left open by the paper: padding (ignored here), sum or mean over the layer pairs (`reduction`), and what LayerNorm
+    normalises: tokens, as in its figure 5, and then the relations, as its eqs. 11 to 13 need.
     Citation: Huang, Guo and Wang, 2023, "Towards Efficient Pre-Trained Language Model via Feature Correlation
     Distillation", NeurIPS.
 
@@ -97,7 +98,8 @@ def fcd(
         alpha: weight of the token relations (paper: 0.1, 0.2, 0.4 or 1)
         beta: weight of the sample relations (paper: 0.1, 0.2, 0.4 or 1)
         layers: uniform (default), top, bottom, another strategy, or explicit pairs
-        norm: of each token's vector before relations are taken: l2, layernorm, softmax or none
+        norm: of each token's vector before relations are taken: l2, layernorm, softmax or none; layernorm standardises
+            the relations too (eq. 13)
         relation_loss: pearson (1 - correlation), mse, or kl at temperature tau
         tau: temperature of kl
         reduction: mean or sum over the layer pairs

@@ -20,17 +20,20 @@ from limbeck.models.features import Features, Needs, Wanted
 from limbeck.models.pooling import left_aligned
 
 Estimator = Literal["biased", "unbiased"]
+Layer = Literal["penultimate", "last"]
+Start = Literal["k-means++", "random"]
 
 
 class Structure(Term):
-    """Compare the penultimate layers of both models, with their tokens moved to the left and zeros for padding."""
+    """Compare one layer of both models, with its tokens moved to the left and zeros for padding."""
 
     relational = True
 
-    def __init__(self, pair: Pair, estimator: Estimator, mask_padding: bool) -> None:
+    def __init__(self, pair: Pair, layer: Layer, estimator: Estimator, mask_padding: bool) -> None:
         super().__init__()
-        self.student_layer = max(1, pair.student.depth - 1)
-        self.teacher_layer = max(1, pair.require_teacher().depth - 1)
+        below = 1 if layer == "penultimate" else 0
+        self.student_layer = max(1, pair.student.depth - below)
+        self.teacher_layer = max(1, pair.require_teacher().depth - below)
         self.estimator, self.mask_padding = estimator, mask_padding
 
     def needs(self) -> Needs:
@@ -96,10 +99,18 @@ class Global(Structure):
     teacher_rotated: Tensor
 
     def __init__(
-        self, pair: Pair, estimator: Estimator, mask_padding: bool, gamma_m: float, memory: int, passes: int
+        self,
+        pair: Pair,
+        layer: Layer,
+        estimator: Estimator,
+        mask_padding: bool,
+        gamma_m: float,
+        memory: int,
+        passes: int,
+        start: Start,
     ) -> None:
-        super().__init__(pair, estimator, mask_padding)
-        self.gamma_m, self.size, self.passes = gamma_m, memory, passes
+        super().__init__(pair, layer, estimator, mask_padding)
+        self.gamma_m, self.size, self.passes, self.start = gamma_m, memory, passes, start
         self.student_width = pair.student.width
         # shapes are known once the data have been seen, or a checkpoint is loaded
         self.register_buffer("teacher_memory", torch.empty(0))
@@ -129,7 +140,8 @@ class Global(Structure):
                     yield nn.functional.pad(tokens[:, :longest], (0, 0, 0, missing)).flatten(1)
 
             while done < self.passes:
-                result = similarity.kmeans(features, self.size, seed=seed, passes=1, start=centroids)
+                how: dict[str, Any] = {"seed": seed, "passes": 1, "start": centroids, "init": self.start}
+                result = similarity.kmeans(features, self.size, **how)
                 centroids, done = result.centroids, done + 1
                 _save_centroids(folder, centroids, done)
         assert centroids is not None

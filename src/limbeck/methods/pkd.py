@@ -17,23 +17,26 @@ from limbeck.methods.kd import SoftLogits
 from limbeck.methods.paired import PairedLayers, read_token, rows_of
 from limbeck.models.features import Features
 from limbeck.models.layers import Layers, layer_map
-from limbeck.models.pooling import Pooling, check_pool, pool
+from limbeck.models.pooling import Pooling, check_pool, pool, real_dimensions
 from limbeck.options import Positive, Share, Weight
 
 
 class Patient(PairedLayers):
-    """Compute L_PT: the squared difference of unit vectors, averaged over layer pairs, samples and dimensions."""
+    """Compute L_PT: the squared difference of unit vectors, averaged over layer pairs, samples and real dimensions."""
 
     def __init__(self, pair: Pair, layers: Layers, pool: Pooling) -> None:
         super().__init__(pair, layers, pool=pool)
-        self.project = projector(pair.student.width, pair.require_teacher().width)
+        self.student_width = pair.student.width
+        self.project = projector(self.student_width, pair.require_teacher().width)
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         values = []
         for layer_s, layer_t in self.pairs:
             s, _ = pool(student.hidden[layer_s], student.mask, self.pool)
+            s = self.project(s.unflatten(1, (-1, self.student_width))).flatten(1)  # flat rows are mapped by tokens
             t = similarity.teacher_side(rows_of(teacher, layer_t, student.mask, self.pool))
-            values.append((similarity.unit(self.project(s).float()) - similarity.unit(t.float())).square().mean())
+            squares = (similarity.unit(s.float()) - similarity.unit(t.float())).square().sum(1)
+            values.append((squares / real_dimensions(t, student.mask, self.pool)).mean())
         return torch.stack(values).mean()
 
 
@@ -61,10 +64,11 @@ def pkd(
         temperature: T, softens both distributions (paper: 5, 10 or 20)
         beta: weight of the layers (paper: 10, 100, 500 or 1000)
         layers: skip (6 <- 12 layers gives 2, 4, ..., 10), last (PKD-Last: 7, ..., 11), another strategy, or pairs
-        pool: the vector of a sample: cls, last or mean; by default cls for encoders, last for decoders
+        pool: the vector of a sample: cls, last, mean, or flat (all its tokens, as Jung et al. 2023 compare them); by
+            default cls for encoders, last for decoders
     """
     pool = pool or read_token(pair)
-    check_pool("pkd", pool, "cls", "last", "mean")
+    check_pool("pkd", pool, "cls", "last", "mean", "flat")
     if layers in ("skip", "last") and pair.student.depth == 1:
         raise RecipeError(
             f"pkd with layers '{layers}' leaves out the last layer, and the student has only 1. Give explicit pairs, "

@@ -26,6 +26,7 @@ def shape(
     pool: Pooling = "mean",
     kind: Literal["angular", "euclidean"] = "angular",
     beta: Share = 1.0,
+    reduction: Literal["mean", "sum"] = "mean",
     temperature: Positive = 1.0,
     mask_padding: bool = True,
 ) -> Objective:
@@ -33,8 +34,9 @@ def shape(
 
     Equation: L = γ·CE(y, s) + α·mean over pairs of d(R_s, R_t) + (1-α)·T²·KL(softmax(t/T) ‖ softmax(s/T)),
     d = arccos(|φ(R_s)ᵀφ(R_t)|_* / (|φ(R_s)|·|φ(R_t)|)), φ centring and partial whitening.
-    Left open by the paper: how a layer becomes one row per sample (`pool`, here the mean of the real tokens) and the
-    temperature (1 here). Widths may differ; zero-padding the narrower side, as the paper does, changes nothing.
+    Left open by the paper: how a layer becomes one row per sample (`pool`, here the mean of the real tokens), sum or
+    mean over pairs (`reduction`), and the temperature (1 here). Widths may differ; zero-padding the narrower side, as
+    the paper does, changes nothing.
     Citation: Anonymous (ACL submission), "Knowledge Distillation through Representational Alignment"; Shape: Williams,
     Kunz, Kornblith and Linderman, 2021, "Generalized Shape Metrics on Neural Representations", NeurIPS,
     arXiv:2110.14739.
@@ -46,6 +48,7 @@ def shape(
         pool: rows that are compared: cls, last, mean, tokens or flat
         kind: angular, or euclidean
         beta: partial whitening: 1 none (rotation invariant), 0 full (invariant to any invertible linear map)
+        reduction: mean or sum over the layer pairs
         temperature: T, softens both distributions
         mask_padding: false lets padding count, as code that pads to a fixed length does
     """
@@ -55,6 +58,6 @@ def shape(
 
     return Objective(
         task=(gamma, TaskLoss(pair)),
-        sim=(alpha, Alignment(pair, layers, pool, distance, mask_padding)),
+        sim=(alpha, Alignment(pair, layers, pool, distance, mask_padding, reduction)),
         kd=(1 - alpha, SoftLogits(pair.problem, temperature)),
     )

@@ -33,6 +33,16 @@ def pool(hidden: Tensor, mask: Tensor, how: Pooling) -> tuple[Tensor, Tensor | N
     return hidden[torch.arange(len(hidden), device=hidden.device), index], None
 
 
+def real_dimensions(rows: Tensor, mask: Tensor, how: Pooling) -> Tensor:
+    """Return how many numbers of each row (n, d) are not padding, (n,): for ``flat`` its tokens times D, else d.
+
+    A mean over dimensions then does not depend on how far a batch is padded.
+    """
+    if how != "flat":
+        return torch.full((len(rows),), rows.shape[1], device=rows.device)
+    return mask.sum(1).clamp(min=1) * (rows.shape[1] // mask.shape[1])
+
+
 def check_pool(method: str, how: Pooling, *allowed: Pooling) -> None:
     """Raise where ``how`` does not give each sample one row, for methods that compare samples."""
     if how not in allowed:

@@ -53,6 +53,14 @@ def read_recipe(source: str | Path) -> RecipeText:
     raise RecipeError(unknown("recipe", name, known, "Give a YAML file, or a name from 'limbeck recipes'."))
 
 
+def rows_of(source: str | Path) -> list[str]:
+    """Name the rows of a file that holds several recipes, or of a shipped one; none of anything else."""
+    name = os.path.expanduser(str(source))
+    if Path(name).is_file():
+        return [row for row in _read(Path(name), name) if row != name]
+    return [row for row in shipped_recipes() if row.startswith(f"{name}/")]
+
+
 @cache
 def shipped_recipes() -> dict[str, RecipeText]:
     """Return every recipe that comes with limbeck, rows of families included, by name."""

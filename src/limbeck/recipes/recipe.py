@@ -294,7 +294,7 @@ def _check_stage(values: dict[str, Any], code: CodePolicy, first: bool) -> tuple
         return None, mistakes
     recipe.task.__pydantic_extra__ = task
     recipe.method.__pydantic_extra__ = method
-    recipe.train.__pydantic_extra__ = with_defaults(train)
+    recipe.train.__pydantic_extra__ = with_defaults(train, recipe.train.warmup_epochs)
     return recipe, []
 
 

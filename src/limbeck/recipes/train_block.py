@@ -1,4 +1,4 @@
-"""Check the ``train`` block of a recipe: four short names, and any key of transformers' TrainingArguments."""
+"""Check the ``train`` block of a recipe: a few short names, and any key of transformers' TrainingArguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pydantic
 from pydantic import ConfigDict, PositiveInt
 
 from limbeck.errors import unknown
-from limbeck.options import Mistake, OpenBlock, Positive
+from limbeck.options import Mistake, OpenBlock, Positive, Weight
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -25,6 +25,7 @@ class TrainBlock(OpenBlock):
     learning_rate: Positive = 5e-5
     precision: Precision = "auto"  # of products in the models' layers; auto: bfloat16 where this machine is fast at it
     relation_batch: PositiveInt | None = None  # examples of a step, where they are more than fit into memory at once
+    warmup_epochs: Weight | None = None  # instead of warmup_steps; where it is more than epochs, the rate only rises
 
 
 # Keys of TrainingArguments that limbeck sets itself, with where the user sets them instead.
@@ -123,7 +124,7 @@ def check_training(given: Any) -> tuple[dict[str, Any], list[Mistake]]:
                 typed[key] = known[key].validate_python(value)
             except pydantic.ValidationError as error:
                 mistakes.append(Mistake(("train", key), f"{error.errors()[0]['msg']}; seen: {value!r}."))
-    return typed, mistakes or _check_together(typed)
+    return typed, mistakes or _check_together(typed) + _check_warmup(given)
 
 
 def _check_together(given: dict[str, Any]) -> list[Mistake]:
@@ -139,6 +140,17 @@ def _check_together(given: dict[str, Any]) -> list[Mistake]:
         if given.get(key) and not given.get("dataloader_num_workers"):
             mistakes.append(Mistake(("train", key), "needs processes that load data: set dataloader_num_workers."))
     return mistakes
+
+
+def _check_warmup(given: dict[str, Any]) -> list[Mistake]:
+    """Refuse what does not go together with a warm-up in epochs."""
+    if given.get("warmup_epochs") is None:
+        return []
+    reasons = {
+        "warmup_steps": "the warm-up is given twice: take warmup_steps (steps, or a share of all) or warmup_epochs.",
+        "max_steps": "a training of so many steps has no epochs to warm up in: take warmup_steps instead.",
+    }
+    return [Mistake(("train", key), reason) for key, reason in reasons.items() if given.get(key) is not None]
 
 
 def _scheduler_mistake(given: dict[str, Any]) -> str:
@@ -157,9 +169,11 @@ def _scheduler_mistake(given: dict[str, Any]) -> str:
     return ""
 
 
-def with_defaults(given: dict[str, Any]) -> dict[str, Any]:
+def with_defaults(given: dict[str, Any], warmup_epochs: float | None = None) -> dict[str, Any]:
     """Fill in limbeck's defaults for what the block leaves open."""
     defaults = dict(_TRAIN_DEFAULTS)
+    if warmup_epochs is not None:
+        del defaults["warmup_steps"]
     for job in ("eval", "save"):
         if f"{job}_steps" in given:  # asking for steps is asking for the strategy
             defaults[f"{job}_strategy"] = "steps"

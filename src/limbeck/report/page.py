@@ -21,18 +21,20 @@ from limbeck.report.folder import write_folder
 from limbeck.report.layout import listed, stem
 from limbeck.report.provenance import environment_of, names_only, runs_of, ways_to_repeat
 from limbeck.report.summary import sentences, title_of, warning
-from limbeck.report.tables import BY_CLASS, CALIBRATION, CKA, COST, RANKS, RESTORATION, SIMILARITY, all_tables
+from limbeck.report.tables import BY_CLASS, CALIBRATION, CKA, COST, POOLED, RANKS, RESTORATION, SIMILARITY, all_tables
 
 _ANALYSES: dict[str, tuple[str, tuple[str, ...]]] = {  # by kind of figure: a heading, and the tables that belong to it
     "restoration": ("Restoration of the teacher's answers", (RESTORATION,)),
-    "heat maps": ("CKA of mini-batches", (CKA,)),
+    "heat maps": ("CKA of mini-batches", ()),
+    "diagonals": ("CKA on the diagonals of the heat maps", (CKA,)),
     "layers": ("CKA of layers", ()),
     "relation difference": ("Relation difference", (RANKS,)),
-    "intra-class similarity": ("Intra-class similarity", (SIMILARITY,)),
+    "intra-class similarity": ("Intra-class similarity", (SIMILARITY, POOLED)),
     "tokens": ("Relations of tokens", ()),
     "calibration": ("Calibration", (CALIBRATION,)),
 }
 _FROM_PREDICTIONS = ("restoration", "calibration")
+_WITH_OTHERS = ("diagonals",)  # drawn of what the heat maps need too
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,8 @@ def _score_data(found: EntrySet, compared: ComparisonResult) -> dict[tuple[int, 
 
 def _missing(kinds: set[str], timed: bool) -> dict[str, str]:
     """Name the analyses that were not made, by what would make them; empty where none is missing."""
-    measured = [*(kind for kind in _ANALYSES if kind not in (*kinds, *_FROM_PREDICTIONS)), *([] if timed else ["cost"])]
+    present = {*kinds, *_FROM_PREDICTIONS, *_WITH_OTHERS}
+    measured = [*(kind for kind in _ANALYSES if kind not in present), *([] if timed else ["cost"])]
     return {
         "measured": listed(measured),
         "predicted": listed([kind for kind in _FROM_PREDICTIONS if kind not in kinds]),

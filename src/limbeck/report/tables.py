@@ -15,7 +15,11 @@ from limbeck.report.lines import RELATION_TITLES
 
 CKA, RANKS, COST = "CKA on the diagonal", "Relation difference, ranks", "Cost"
 RESTORATION, BY_CLASS = "Restoration", "Restoration by class"
-CALIBRATION, SIMILARITY = "Calibration", "Intra-class similarity"
+CALIBRATION, SIMILARITY, POOLED = "Calibration", "Intra-class similarity", "Intra-class similarity, all examples"
+_SIMILARITIES = (
+    (SIMILARITY, "intra_class_similarity", "in its mini-batch: the smaller that is, the higher"),
+    (POOLED, "intra_class_similarity_pooled", "among all that was measured"),
+)
 _MEAN = "mean over tasks"
 _Row = tuple[str, list[float | None]]  # a name, and a value for each task
 
@@ -25,7 +29,8 @@ def all_tables(results: ReportData) -> list[Table]:
     tables = [_diagonals(results), _ranks(results)]
     tables += [_cost(task, results.on(task.task), results.session) for task in results.tasks]
     tables += [_restoration(results), *(_by_class(task, results.on(task.task)) for task in results.tasks)]
-    tables += [_calibration(results), _similarity(results)]
+    tables += [_calibration(results)]
+    tables += [_similarity(results, title, place, among) for title, place, among in _SIMILARITIES]
     return [table for table in tables if any(cell not in (NONE, Cell("")) for row in table.rows for cell in row[1:])]
 
 
@@ -39,13 +44,13 @@ def _diagonals(results: ReportData) -> Table:
     return _over_tasks(CKA, results, rows, "models", 3, note)
 
 
-def _similarity(results: ReportData) -> Table:
-    place = "intra_class_similarity"
+def _similarity(results: ReportData, title: str, place: str, among: str) -> Table:
+    """Make what figure 2 of Saadi et al. 2023 draws."""
     of_teacher: _Row = ("teacher", [task.shared(place, "teacher") for task in results.tasks])
     before: _Row = ("student before", [task.shared(place, "before") for task in results.tasks])
     after = _each(results, lambda student: _mean(student.spread(place, "after")))
-    note = "How similar the representations of examples of one class are."
-    return _over_tasks(SIMILARITY, results, [of_teacher, before, *after], "model", 3, note)
+    note = f"Mean cosine of an example's representation with those of its class, its own included, {among}."
+    return _over_tasks(title, results, [of_teacher, before, *after], "model", 3, note)
 
 
 def _ranks(results: ReportData) -> Table:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ._moments import result_dtype, working_dtype
+from ._moments import check_choice, result_dtype, working_dtype
 
+STARTS = ("k-means++", "random")
 Batches = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
 
 
@@ -37,6 +38,7 @@ def kmeans(
     passes: int = 10,
     sample: int | None = None,
     start: Tensor | None = None,
+    init: str = "k-means++",
 ) -> KMeans:
     """Minimise ``sum_x min_c |x - m_c|^2`` by Lloyd's algorithm, every m_c the mean of the rows nearest to it.
 
@@ -55,7 +57,9 @@ def kmeans(
         seed: of the sample, the start and the re-seeding.
         sample: rows drawn for the start, at least k; by default 4 k, but no fewer than 256.
         start: (k, d) centroids to go on from instead, such as those of an earlier call.
+        init: how the start is chosen from the sample: ``k-means++``, or ``random`` rows.
     """
+    check_choice("init", init, STARTS)
     if k < 1 or passes < 1:
         raise ValueError(f"k and passes must be at least 1; got k={k}, passes={passes}.")
     if isinstance(batches, Iterator):
@@ -69,7 +73,7 @@ def kmeans(
         drawn, offset = _reservoir(batches, rows, generator)
         if len(drawn) < k:
             raise ValueError(f"{k} clusters need at least {k} rows; the batches hold {len(drawn)}.")
-        centroids = _plus_plus(drawn, k, generator)
+        centroids = (_plus_plus if init == "k-means++" else _random_rows)(drawn, k, generator)
         del drawn
     else:
         if start.dim() != 2 or len(start) != k:
@@ -130,6 +134,10 @@ def _plus_plus(rows: Tensor, k: int, generator: torch.Generator) -> Tensor:
         chosen.append(int(candidates[best]))
         nearest = updated[:, best]
     return rows[chosen].clone()
+
+
+def _random_rows(rows: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    return rows[torch.randperm(len(rows), generator=generator)[:k].to(rows.device)].clone()
 
 
 def _squared_distances(rows: Tensor, centres: Tensor) -> Tensor:

@@ -125,7 +125,9 @@ def token_relation_loss(
     Args:
         s, t: (B, L, D_s) and (B, L, D_t), student and teacher. The teacher gets no gradient.
         mask: (B, L) bool, True for real tokens; None when all are.
-        norm: as for :func:`token_relations`.
+        norm: as for :func:`token_relations`. With ``layernorm`` the entries of each relation matrix are standardised
+            too (FCD eq. 13: mean 0, sum of squares m - 1 over the m entries that count), without which they are as
+            large as D: ``mse / 2`` is then (m - 1) / m times ``pearson``, and ``kl`` at a high tau has its gradient.
         loss: ``pearson`` (1 - rho), ``mse`` or ``kl`` (at temperature ``tau``, with the factor tau^2).
         include_diagonal: the relation of a token with itself is 1 under l2 and dominates Pearson: unrelated
             features score 0.98 at L=16. The paper keeps it.
@@ -208,10 +210,16 @@ class _Comparison:
         entries = real[:, :, None] & real[:, None, :]
         if not self.include_diagonal:
             entries = entries & ~torch.eye(real.shape[1], dtype=torch.bool, device=s.device)
-        a, b = _relations(s, self.norm).flatten(1), _relations(t, self.norm).flatten(1)
+        a, b, entries = _relations(s, self.norm).flatten(1), _relations(t, self.norm).flatten(1), entries.flatten(1)
+        if self.loss == "pearson":
+            return pearson_loss(a, b, entries), real.sum(1)
+        if self.norm == "layernorm":
+            (a, _), (b, _) = _standardised(a, b, entries)
+            spread = (entries.sum(1, keepdim=True) - 1).clamp(min=0).to(a.dtype).sqrt()
+            a, b = a * spread, b * spread
         if self.loss == "kl":
-            return relation_kl(a, b, entries.flatten(1), tau=self.tau), real.sum(1)
-        return (pearson_loss if self.loss == "pearson" else relation_mse)(a, b, entries.flatten(1)), real.sum(1)
+            return relation_kl(a, b, entries, tau=self.tau), real.sum(1)
+        return relation_mse(a, b, entries), real.sum(1)
 
 
 def _prepared(h: Tensor, mask: Tensor | None, norm: str) -> Tensor:

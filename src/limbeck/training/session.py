@@ -170,6 +170,7 @@ class TrainingSession:
                 *(distiller, self.arguments, train, self.data.collate, self._score, self.directory),
                 stop=self.stop,
                 pause_after=self.pause_after,
+                warmup_epochs=self.recipe.train.warmup_epochs,
             )
         except (ValueError, ImportError, RuntimeError) as error:  # what report_to asks for is not installed
             raise RecipeError(f"train: {error}") from error

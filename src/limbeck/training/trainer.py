@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -48,6 +49,7 @@ class DistillTrainer(SafeCheckpoints):
         run: RunDirectory,
         stop: Stop | None = None,
         pause_after: float | None = None,
+        warmup_epochs: float | None = None,
     ) -> None:
         # Several visible GPUs without a launcher would mean DataParallel, which copies the module at every step and
         # loses the teacher. One process is one device; more devices are started with accelerate or torchrun.
@@ -71,6 +73,7 @@ class DistillTrainer(SafeCheckpoints):
         self.remove_callback(PrinterCallback)
         self._score = score
         self._stop, self.stopped = stop, False
+        self._warmup_epochs = warmup_epochs
         self._distiller = distiller
         self._sums: dict[str, Tensor] = {}
         self._steps = 0
@@ -89,6 +92,13 @@ class DistillTrainer(SafeCheckpoints):
         """Run an epoch, unless a resumed training was at its end: inside an epoch, Trainer would do one step more."""
         if self.state.global_step < self.state.max_steps:
             super()._run_epoch(*args, **options)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Make the schedule of the learning rate, whose warm-up may be given in epochs."""
+        if self._warmup_epochs is not None:
+            share = self._warmup_epochs / self.args.num_train_epochs
+            self.args.warmup_steps = math.ceil(round(num_training_steps * share, 6))  # a number of steps, not a share
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def get_train_dataloader(self) -> Any:
         """Load this process's part of the batches that one process alone would have."""

@@ -236,7 +236,11 @@ def similarity(features, labels, *cuts):
     total, places = IntraClassSimilarity(), [0, *cuts, len(labels)]
     for start, stop in itertools.pairwise(places):
         total.update(features[start:stop], labels[start:stop])
-    return total.value()
+    parts = [slice(start, stop) for start, stop in itertools.pairwise(places)]
+    by_batch = [(plain_similarity(features[part].double().numpy(), labels[part].tolist()), part) for part in parts]
+    expected = sum(value * len(labels[part]) for value, part in by_batch) / len(labels)
+    assert total.per_batch() == pytest.approx(expected, rel=1e-9, abs=1e-12)  # as printed, of each batch alone
+    return total.pooled()
 
 
 def test_intra_class_similarity_against_the_double_sum_over_any_batches():

@@ -68,6 +68,21 @@ def patient(pairs, pool="cls"):
     return reference
 
 
+def patient_of_all_tokens(pairs):
+    """Compare all tokens of a sample as one unit vector, and average over the numbers that it has without padding."""
+
+    def reference(s, t, weights):
+        means = []
+        for a, b in pairs:
+            for x, y in zip(s.hidden[a], t.hidden[b], strict=True):
+                u = unit(np.concatenate([project(weights["patient"], token) for token in x]))
+                v = unit(np.concatenate([*y]))
+                means.append(sum((u[d] - v[d]) ** 2 for d in range(len(v))) / len(v))
+        return {"patient": sum(means) / len(means)}
+
+    return reference
+
+
 def smooth_l1(difference):
     return 0.5 * difference**2 if abs(difference) < 1 else abs(difference) - 0.5
 
@@ -179,6 +194,8 @@ CASES = [
     Case("pkd", patient([(0, 0), (3, 5)], "mean"), {"layers": [(0, 0), (3, 5)], "pool": "mean"}, **DEEP),
     Case("pkd", patient([(1, 2), (2, 4), (3, 6)]), {"layers": "uniform"}, **DEEP),
     Case("pkd", patient(TWO, "last"), family="gpt2", **DEEP),
+    Case("pkd", patient_of_all_tokens(TWO), {"pool": "flat"}, **DEEP),
+    Case("pkd", patient_of_all_tokens(TWO), {"pool": "flat"}, **DEEP, widths=(3, 5)),
     Case("rkd", relational([(2, 4)]), widths=(3, 5)),
     Case("rkd", relational(TWO, "flat"), {"layers": TWO, "pool": "flat"}, widths=(3, 5)),
     Case("rkd", relational([(2, 4)], "cls"), {"pool": "cls"}),

@@ -111,6 +111,9 @@ def test_cka_and_shape(pool, left):
         assert run(objective, student, teacher)["sim"] == pytest.approx(np.mean(expected[estimator]), rel=1e-6)
     objective = METHODS["shape"](make_pair(), layers=pairs, pool=pool)
     assert run(objective, student, teacher)["sim"] == pytest.approx(np.mean(expected["shape"]), rel=1e-6)
+    for name, of in (("cka", "unbiased"), ("shape", "shape")):
+        summed = METHODS[name](make_pair(), layers=pairs, pool=pool, reduction="sum")
+        assert run(summed, student, teacher)["sim"] == pytest.approx(sum(expected[of]), rel=1e-6)
 
 
 def padded(features, rows):
@@ -163,9 +166,13 @@ def softmaxed(x):
 NORMS = {"l2": cosines, "layernorm": layernormed, "softmax": softmaxed, "none": lambda x: x @ x.T}
 
 
-def compare(a, b, loss, diagonal=True):
+def compare(a, b, loss, diagonal=True, standardise=False):
     keep = [(i, j) for i, j in itertools.product(range(len(a)), repeat=2) if diagonal or i != j]
     a, b = np.array([a[i, j] for i, j in keep]), np.array([b[i, j] for i, j in keep])
+    if standardise:  # eq. 13: mean 0, sum of squares m - 1
+        if len(a) < 2 or a.std() < 1e-12 or b.std() < 1e-12:
+            return 0.0
+        a, b = ((v - v.mean()) / v.std(ddof=1) for v in (a, b))
     if loss == "mse":
         return ((a - b) ** 2).mean()
     if loss == "kl":
@@ -183,18 +190,19 @@ def test_fcd(norm, loss, diagonal):
     pairs = [(1, 2), (2, 4)]  # uniform, 2 from 4
     s, _, student = values(2, (1, 2), DS, left=True, extra=2)
     t, _, teacher = values(3, (2, 4), DT, left=True, extra=2)
-    relation = NORMS[norm]
     tokens, samples = [], []
+
+    def one(x, y):
+        return compare(NORMS[norm](x), NORMS[norm](y), loss, diagonal, standardise=norm == "layernorm")
+
     for a, b in pairs:
-        tokens.append(
-            np.mean([compare(relation(x), relation(y), loss, diagonal) for x, y in zip(s[a], t[b], strict=True)])
-        )
+        tokens.append(np.mean([one(x, y) for x, y in zip(s[a], t[b], strict=True)]))
         at = []
         for j in range(L):
             here = [i for i, n in enumerate(LENGTHS) if n > j]
             if len(here) >= 2:
                 x, y = np.stack([s[a][i][j] for i in here]), np.stack([t[b][i][j] for i in here])
-                at.append(compare(relation(x), relation(y), loss, diagonal))
+                at.append(one(x, y))
         samples.append(np.mean(at))
     settings = {"norm": norm, "relation_loss": loss, "include_diagonal": diagonal}
     out = run(METHODS["fcd"](make_pair(), **settings), student, teacher)
@@ -237,6 +245,20 @@ def test_ics(k, pool):
     assert run(METHODS["ics"](pair, k=k, pool=pool), student, teacher)["hidden"] == pytest.approx(total, rel=1e-6)
     mean = run(METHODS["ics"](pair, k=k, pool=pool, reduction="mean"), student, teacher)["hidden"]
     assert mean == pytest.approx(total / B, rel=1e-6)
+
+
+@pytest.mark.parametrize("pool", ["cls", "mean", "flat"])
+def test_ics_that_matches_each_sample_with_its_own_teacher_vector(pool):
+    s, _, student = values(4, (2,), DT, left=True, extra=1)
+    t, _, teacher = values(5, (4,), DT, left=True, extra=1)
+    x, y = rows(s[2], pool), rows(t[4], pool)
+    sizes = [n * DT if pool == "flat" else DT for n in LENGTHS]  # however far the batch is padded
+    total = sum(((a - b) ** 2).sum() / size for a, b, size in zip(x, y, sizes, strict=True))
+    objective = METHODS["ics"](make_pair(DT, DT), match="own", pool=pool)
+    assert run(objective, student, teacher)["hidden"] == pytest.approx(total, rel=1e-6)
+    assert not objective.terms["hidden"].relational and METHODS["ics"](make_pair(DT, DT)).terms["hidden"].relational
+    with pytest.raises(RecipeError, match="k must be 1; seen: 2"):
+        METHODS["ics"](make_pair(DT, DT), match="own", k=2)
 
 
 def test_ics_regression_bins_and_label_sets():
@@ -307,7 +329,7 @@ def test_fsd(left):
     f_c = np.mean([(cosine(y[i], mt[j]) - cosine(x[i], ms[j])) ** 2 for i, j in cells])
     f_mm = -math.log(abs(cka_of(ms, mt, hsic_biased)))
     assert out["memory"] == pytest.approx(0.3 * f_e + 0.7 * f_c + f_mm, rel=1e-4)
-    assert str(objective) == "L = 0.5·task + 0.5·kd + 4·intra + 4·local + 0.0004·memory"
+    assert str(objective) == "L = 0.5·task + 0.5·kd + 1·intra + 1·local + 0.0001·memory"
 
 
 def test_fsd_unbiased_and_penultimate_layer():
@@ -316,6 +338,21 @@ def test_fsd_unbiased_and_penultimate_layer():
     objective = METHODS["fsd_il"](make_pair(depths=(6, 12)), estimator="unbiased")
     out = run(objective, student, teacher)
     assert out["local"] == pytest.approx(-math.log(abs(cka_of(flat(s[5]), flat(t[11]), hsic_unbiased))), rel=1e-5)
+
+
+def test_fsd_of_the_last_layer():
+    s, _, student = values(6, (6,), DS)
+    t, _, teacher = values(7, (12,), DT)
+    objective = METHODS["fsd_il"](make_pair(depths=(6, 12)), layer="last")
+    assert (objective.needs().student.hidden, objective.needs().teacher.hidden) == ({6}, {12})
+    out = run(objective, student, teacher)
+    assert out["local"] == pytest.approx(-math.log(abs(cka_of(flat(s[6]), flat(t[12]), hsic_biased))), rel=1e-5)
+
+
+def test_fsd_weights_the_structures_as_the_paper_does():
+    """Take 1 for FSD and FSD (w/o G), and one of 3, 4, 5 and 6 for single structures."""
+    pair = make_pair()
+    assert [METHODS[name](pair).weights["intra"] for name in ("fsd", "fsd_il", "fsd_i")] == [1, 1, 4]
 
 
 def test_fsd_ablations_have_their_terms_and_options():
@@ -347,6 +384,14 @@ def test_fsd_memory_is_a_real_k_means(tmp_path):
     best = KMeans(4, n_init=5, random_state=0).fit(data).inertia_
     assert inertia(memory) <= 1.05 * best
     assert inertia(memory) < inertia(data[:4])
+
+
+def test_fsd_memory_starts_at_random_samples():
+    _, _, teacher = values(7, (3,), DT)
+    every = prepared(METHODS["fsd_g"](make_pair(), memory=B, memory_start="random"), teacher)
+    found = every.terms["memory"].teacher_memory.flatten(1).numpy()
+    samples = flat([row[m] for row, m in zip(teacher.hidden[3].numpy(), teacher.mask.numpy(), strict=True)])
+    assert np.array(sorted(found.tolist())) == pytest.approx(np.array(sorted(samples.tolist())), abs=1e-5)
 
 
 def test_fsd_memory_stage_continues_where_it_stopped(tmp_path):

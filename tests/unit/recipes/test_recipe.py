@@ -54,6 +54,15 @@ def test_defaults_are_written_out():
     assert load_recipe(values=written) == recipe
 
 
+def test_a_warm_up_in_epochs_stands_for_the_default_and_is_given_once():
+    written = yaml.safe_load(load_recipe(values=GOOD, overrides=["train.warmup_epochs=5"]).to_yaml())
+    assert written["train"]["warmup_epochs"] == 5 and "warmup_steps" not in written["train"]
+    assert load_recipe(values=written).train.warmup_epochs == 5
+    for also in ("train.warmup_steps=0", "train.max_steps=100"):
+        with pytest.raises(RecipeError, match=f"{also.partition('=')[0]}: .* take warmup_steps"):
+            load_recipe(values=GOOD, overrides=["train.warmup_epochs=5", also])
+
+
 def test_overrides():
     recipe = load_recipe(
         values=GOOD,

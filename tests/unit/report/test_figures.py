@@ -28,6 +28,7 @@ KINDS = {
     "curves",
     "restoration",
     "heat maps",
+    "diagonals",
     "layers",
     "relation difference",
     "intra-class similarity",
@@ -357,6 +358,27 @@ def test_intra_class_similarity(tmp_path):
     found = only(tmp_path / "runs", "intra-class similarity")
     assert [bar.get_width() for bar in panels(found)[0].patches] == pytest.approx([0.9, 0.2, 0.6])
     assert found.alt.endswith("teacher 0.90, student before 0.20, kd 0.60.")
+
+
+def test_what_is_drawn_over_all_tasks(tmp_path):
+    """Points of the diagonals (Jung et al. 2023, figure 5) and similar classes (Saadi et al. 2023, figure 2)."""
+    measured = {"glue/rte": {"ft": 0.7, "ics": 0.9}, "glue/mrpc": {"ft": 0.5, "ics": 0.6}, "glue/cola": {"ft": 0.2}}
+    for task, methods in measured.items():
+        for method, after in methods.items():
+            one = {"teacher": 1.0, "before": 0.1, "after": after}
+            values = {"cka_diagonal": one, "intra_class_similarity": {"after": after}}
+            run = make_run(tmp_path / "runs" / f"{method}-{task[5:]}", method, task=task)
+            write_record(run, Record({}, values, {}))
+    (points,) = figures(tmp_path / "runs", "diagonals")
+    means = [line.get_xdata() for line in panels(points)[0].get_lines() if line.get_marker() != "|"]
+    assert np.ravel(means) == pytest.approx([1.0, 0.1, (0.7 + 0.5 + 0.2) / 3])  # of ics, one task is missing
+    assert points.name == "diagonals-all-tasks" and "student before 0.100, ft 0.467." in points.alt
+    bars = next(found for found in figures(tmp_path / "runs", "intra-class similarity") if "all tasks" in found.title)
+    assert sorted(bar.get_width() for bar in panels(bars)[0].patches) == pytest.approx(
+        sorted([0.7, 0.5, 0.2, 1.4 / 3, 0.9, 0.6])
+    )
+    for found in (points, bars):
+        check_inside(found)
 
 
 def test_calibration_of_all_seeds_together(tmp_path):

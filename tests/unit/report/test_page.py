@@ -192,7 +192,8 @@ def test_nine_tasks_and_twelve_methods(tmp_path):
             write_history(entry.runs[0].path, {"task": 1.0}, steps=10)
     page = Page(written([study], tmp_path))
     assert len(page.cells) == 9 * 12 and all("data-value" in values for values, _ in page.cells)
-    assert page.tags.count("figure") == 9 * 3 + 1  # trade-off, relations and similarity, and the curves of one task
+    # trade-off, relations and similarity of each; the curves of one task, diagonals and similarity of all
+    assert page.tags.count("figure") == 9 * 3 + 3
     assert "On average over 9 tasks method 0, method 1" in page.text
     assert "Cost on glue/t8" in page.text and "mean over tasks" in page.text
 
@@ -424,6 +425,7 @@ def test_everything_that_was_measured_has_its_table(study):
         "Restoration by class",
         "Calibration",
         "Intra-class similarity",
+        "Intra-class similarity, all examples",
     ]
 
 

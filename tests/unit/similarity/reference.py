@@ -195,6 +195,18 @@ def compare(a, b, loss, tau=10.0):
     return float(tau**2 * sum(u * np.log(u / v) for u, v in zip(p, q, strict=True)))
 
 
+def standardised(a, b):
+    """Return both with mean 0 and sum of squares m - 1 (FCD eq. 13); zeros where either is constant."""
+    if pearson(a, b) is None:
+        return [WIDE(0)] * len(a), [WIDE(0)] * len(b)
+    both = []
+    for v in (a, b):
+        mean = sum(v) / len(v)
+        deviation = np.sqrt(sum((p - mean) ** 2 for p in v) / (len(v) - 1))
+        both.append([(p - mean) / deviation for p in v])
+    return both
+
+
 def relation_losses(s, t, mask, norm, loss, diagonal):
     """Compute the token and sample relation losses by loops over samples and positions."""
     batch, length = mask.shape
@@ -203,7 +215,8 @@ def relation_losses(s, t, mask, norm, loss, diagonal):
         rs, rt = relation(rows_s, norm), relation(rows_t, norm)
         n = len(rs)
         where = [(i, j) for i in range(n) for j in range(n) if diagonal or i != j]
-        return compare([rs[i][j] for i, j in where], [rt[i][j] for i, j in where], loss)
+        a, b = [rs[i][j] for i, j in where], [rt[i][j] for i, j in where]
+        return compare(*(standardised(a, b) if norm == "layernorm" else (a, b)), loss)
 
     token = 0.0
     for i in range(batch):

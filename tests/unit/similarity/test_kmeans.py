@@ -91,6 +91,20 @@ def test_finds_clusters_as_well_as_scikit_learn():
     assert np.median(found) <= 1.3 * best
 
 
+def test_a_random_start_is_rows_of_the_data():
+    x = torch.randn(60, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    starts = [module._random_rows(x, 5, torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    assert not torch.equal(*starts)
+    for start in starts:
+        assert all((x == row).all(1).sum() == 1 for row in start) and len(start.unique(dim=0)) == 5
+    lloyd = kmeans([x], 5, seed=0, passes=50, init="random")
+    nearest = torch.cdist(x, lloyd.centroids).argmin(1)
+    assert lloyd.converged
+    torch.testing.assert_close(lloyd.centroids, torch.stack([x[nearest == c].mean(0) for c in range(5)]))
+    with pytest.raises(ValueError, match="Unknown init 'zeros'"):
+        kmeans([x], 5, seed=0, init="zeros")
+
+
 def test_same_seed_same_result_and_batches_do_not_matter():
     rows = blobs(500)
     a, b = kmeans(rows.split(37), 12, seed=3), kmeans(list(rows.split(37)), 12, seed=3)

@@ -249,6 +249,25 @@ def test_the_diagonal_dominates_unrelated_features():
     assert token_relation_loss(s, t, None, include_diagonal=False) > 0.8
 
 
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(seeds, st.integers(2, 5), st.integers(2, 12), st.integers(3, 24), st.booleans(), scales)
+def test_standardised_relations_make_the_three_losses_one(seed, batch, length, width, diagonal, scale):
+    """With LayerNorm, MSE / 2 is (m - 1) / m of 1 - rho, and KL at a high temperature has its gradient (eqs. 11-13)."""
+    s = (scale * randn(batch, length, width, seed=seed)).requires_grad_()
+    t = randn(batch, length, width + 1, seed=seed + 1)
+    for fused, rows in zip(FUSED, (length, batch), strict=True):
+        m = rows**2 if diagonal else rows * (rows - 1)
+        options = {"norm": "layernorm", "include_diagonal": diagonal}
+        plc, mse, kl = (fused(s, t, None, loss=loss, tau=1e5, **options) for loss in LOSSES)
+        assert mse.item() / 2 == pytest.approx((m - 1) / m * plc.item(), rel=1e-9, abs=1e-12)
+        assert kl.item() == pytest.approx(mse.item() / 2, rel=1e-3, abs=1e-5)
+        of_plc, of_mse, of_kl = (
+            torch.autograd.grad(value, s, retain_graph=True)[0] * scale for value in (plc, mse, kl)
+        )
+        torch.testing.assert_close(of_mse / 2, (m - 1) / m * of_plc, rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(of_kl, of_mse / 2, rtol=1e-3, atol=1e-4)
+
+
 def plain_loss(s, t, mask, fused, norm, loss, tau):
     """Compute the loss one relation matrix at a time, in the dtype of the inputs and by autograd alone."""
 
@@ -267,6 +286,8 @@ def plain_loss(s, t, mask, fused, norm, loss, tau):
     values, (a, b) = [], (relations(s), relations(t))
     for i, real in enumerate(mask if fused is token_relation_loss else mask.mT):
         x, y = (r[i][real][:, real].flatten() for r in (a, b))
+        if norm == "layernorm" and loss != "pearson":
+            x, y = ((v - v.mean()) / v.std() if len(v) > 1 else 0 * v for v in (x, y))
         if loss == "mse":
             value = (x - y).square().mean()
         elif loss == "kl":
@@ -287,7 +308,7 @@ def test_float32_path_agrees_with_float64(fused, norm, loss):
     s, t = randn(8, 48, 384).float().requires_grad_(), randn(8, 48, 384, seed=1).float()
     mask = torch.arange(48) < torch.tensor([48, 40, 33, 20, 11, 7, 2, 1])[:, None]
     s64 = s.detach().double().requires_grad_()
-    tau = 100.0 if norm in ("layernorm", "none") else 1.0  # relations of size D saturate the softmax
+    tau = 100.0 if norm == "none" else 1.0  # relations of size D saturate the softmax
     value, exact = (fused(a, b, mask, norm=norm, loss=loss, tau=tau) for a, b in ((s, t), (s64, t.double())))
     assert value.item() == pytest.approx(exact.item(), rel=1e-6)
     plain = plain_loss(s, t, mask, fused, norm, loss, tau)
