@@ -73,7 +73,8 @@ def test_a_recipe_brings_its_settings_grid_and_reported_scores(study_of):
     values = study.values("glue/cola", "FSD", {}, 1, "t", "off")
     student = {"from": "bert-base-uncased", "keep": "first:6", "head": "kept"}
     assert values["method"]["name"] == "fsd" and values["student"] == student
-    assert values["train"] == {"epochs": 3, "batch_size": 32, "learning_rate": 1e-4}
+    expected = {"epochs": 3, "batch_size": 32, "learning_rate": 1e-4, "precision": "float32", "warmup_steps": 0}
+    assert values["train"] == expected
     assert values["task"]["name"] == "glue/cola" and values["task"]["data_dir"] == "glue"
     assert [(score["metric"], score["value"]) for score in study.reported("glue/cola", "FSD")] == [("mcc", 43.03)]
     (space,) = study.steps("glue/cola", "FSD")
