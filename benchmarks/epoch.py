@@ -58,7 +58,7 @@ class Side:
         parts = assemble(recipe)
         data = load_data(recipe, parts)
         cache = named_cache(recipe, parts, data)
-        self.writing = seconds(lambda: cache and fill_for_run(cache, parts, data, torch.device("cpu")))
+        self.writing = seconds(lambda: cache and fill_for_run(cache, recipe, parts, data, torch.device("cpu")))
         distiller = parts.distiller.taught_by(CachedTeacher(cache)) if cache else parts.distiller
         arguments = TrainingArguments(
             output_dir=str(folder), per_device_train_batch_size=32, use_cpu=True, remove_unused_columns=False,
