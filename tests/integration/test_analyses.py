@@ -7,17 +7,20 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from helpers.saved_runs import read_json
+from helpers.saved_runs import read_json, student_weights
+from helpers.tiny_recipes import tiny_recipe
 from helpers.tiny_runs import RUNS, recipe_of
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from evidence import dev_terms
+from limbeck import execute
 from limbeck.analysis import cost
 from limbeck.analysis import loaded_run as opened
-from limbeck.analysis.analyze import Settings, analyze
-from limbeck.analysis.geometry import RELATIONS, IntraClassSimilarity, LayerCKA, RelationDifference, heat_map
+from limbeck.analysis.analyze import PRESETS, Settings, analyze
+from limbeck.analysis.geometry import IntraClassSimilarity, LayerCKA, heat_map
 from limbeck.analysis.loaded_run import load_run
 from limbeck.analysis.record import TOKEN_NORMS, read_record
+from limbeck.inference.relation_difference import RELATIONS, RelationDifference
 
 pytestmark = pytest.mark.usefixtures("quick_collection")
 QUICK = Settings(cost=False)
@@ -111,16 +114,24 @@ def pooled(layers, mask, pool):
     counts = mask.sum(1)
     if pool == "mean":
         return [(layer * mask[..., None]).sum(1) / counts[:, None] for layer in layers]
+    if pool == "flat":  # padded to task.max_length
+        width = 16 - mask.shape[1]
+        return [torch.nn.functional.pad(layer * mask[..., None], (0, 0, 0, width)).flatten(1) for layer in layers]
     return [layer[torch.arange(len(mask)), 0 if pool == "cls" else counts - 1] for layer in layers]
 
 
-@pytest.mark.parametrize(("pool", "layer"), [("mean", "last"), ("cls", "penultimate"), ("last", "last")])
-def test_against_plain_transformers(run, pool, layer):
+@pytest.mark.parametrize(
+    ("pool", "layer", "size"),
+    [("mean", "last", None), ("cls", "penultimate", None), ("last", "last", None), ("flat", "penultimate", 8)],
+)
+def test_against_plain_transformers(run, pool, layer, size):
     path = run("kd")
-    (record,) = analyze([path], Settings(pool=pool, layer=layer, estimator="biased", cost=False))
-    batches = list(load_run(path, 1000).batches())
+    how = {"pool": pool, "layer": layer, "estimator": "biased"}
+    (record,) = analyze([path], Settings(**how, batch_size=size, cost=False))
+    assert pool != "flat" or PRESETS["jung2023"] == how
+    batches = list(load_run(path, 1000, batch_size=size).batches())
     ids = [number for batch in batches for number in batch["ids"].tolist()]
-    assert sorted(ids) == list(range(40)) != ids and {len(batch["ids"]) for batch in batches} == {5}
+    assert sorted(ids) == list(range(40)) != ids and {len(batch["ids"]) for batch in batches} == {size or 5}
     teacher, after = map(AutoModel.from_pretrained, (recipe_of(path)["teacher"]["model"], path / "student"))
     step = 0 if layer == "last" else 1
     cka = {name: LayerCKA() for name in ("layers.before", "layers.after", "layers.students")}
@@ -153,6 +164,37 @@ def test_against_plain_transformers(run, pool, layer):
     pooled_values = {name: found.pooled() for name, found in classes.items()}
     assert record.values["intra_class_similarity_pooled"] == pytest.approx(pooled_values, rel=1e-4)
     assert len({round(value, 4) for value in similarities.values()}) == 3
+
+
+def test_relation_difference_at_some_steps_of_a_training(table_files, teacher_folder, tmp_path):
+    """Measure both layers at 0, 2 and 4 of 4 steps without a checkpoint, and without a change to the training."""
+    train = {"epochs": 1, "batch_size": 24, "learning_rate": 1e-3}
+    runs = []
+    for points in ({"relation_points": 2}, {}):
+        recipe = tiny_recipe(table_files, teacher_folder, train=train | points)
+        runs.append(execute(recipe, tmp_path / f"run-{len(points)}").path)
+    measured, plain = runs
+    assert all(torch.equal(w, student_weights(plain)[name]) for name, w in student_weights(measured).items())
+    assert not (measured / "checkpoints").exists() and not (plain / "relations.json").exists()
+    found = read_json(measured / "relations.json")
+    loaded = load_run(measured, 1000)
+    teacher, after = map(AutoModel.from_pretrained, (teacher_folder, measured / "student"))
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0)).tolist()
+    rows = {row["ids"] if "ids" in row else row["id"]: row for row in loaded.data.splits["validation"]}
+    for layer, below in (("last", 0), ("penultimate", 1)):
+        assert [row["step"] for row in found[layer]] == [0, 2, 4]
+        for point, model in ((0, None), (-1, after)):
+            relations = RelationDifference()
+            for start in range(0, 40, 5):
+                batch = loaded.data.collate([rows[number] for number in order[start : start + 5]])
+                theirs = seen_by(teacher, batch)
+                # the student before training has the teacher's first two layers
+                ours = theirs[:3] if model is None else seen_by(model, batch)
+                relations.update(ours[2 - below], theirs[4 - below], batch["attention_mask"].bool())
+            expected = relations.values()
+            assert {name: found[layer][point][name] for name in RELATIONS} == pytest.approx(expected, rel=1e-4)
+        (record,) = analyze([measured], Settings(layer=layer, cost=False))
+        assert record.values["relation_difference"] == found[layer]
 
 
 def test_token_relations_against_plain_transformers(run):

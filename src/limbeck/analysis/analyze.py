@@ -21,12 +21,13 @@ from limbeck._internal.processes import (
     wait_for_all,
 )
 from limbeck.analysis.cost import cost_of
-from limbeck.analysis.geometry_pass import CKAEstimator, Layer, SamplePooling, geometry
+from limbeck.analysis.geometry_pass import CKAEstimator, SamplePooling, geometry
 from limbeck.analysis.latency import time_runs
 from limbeck.analysis.loaded_run import LoadedRun, load_run
 from limbeck.analysis.record import Record, is_timed, read_record, session_of, write_record
 from limbeck.analysis.tokens import relations_of
 from limbeck.errors import Fault, LimbeckError
+from limbeck.inference.relation_difference import Layer
 
 logger = logging.getLogger("limbeck")
 
@@ -41,8 +42,16 @@ class Settings:
     pool: SamplePooling = "mean"  # how a sample's tokens become one row
     layer: Layer = "last"  # whose tokens and samples are related
     estimator: CKAEstimator = "unbiased"  # of the heat maps; between layers it always is
+    batch_size: int | None = None  # of a mini-batch; None: 32, or fewer where there would be less than 8 of them
     sentences: tuple[str, ...] = ()  # whose tokens are related; without any, some of the data
     cost: bool = True
+
+
+# How papers measured, where they say it. The mini-batches of Jung et al. 2023 differ by task, in sizes not printed.
+PRESETS: dict[str, dict[str, Any]] = {
+    "jung2023": {"pool": "flat", "layer": "penultimate", "estimator": "biased"},  # figures 4 to 8, tables 6 and 7
+    "saadi2023": {"pool": "cls", "layer": "last", "batch_size": 32},  # figure 2
+}
 
 
 def analyze(
@@ -75,7 +84,7 @@ def analyze(
             try:
                 if record is None or not (any_settings or _answers(record, asked, allow_code)):
                     logger.info("Measuring %s.", run)
-                    loaded = load_run(run, settings.examples, overrides, allow_code)
+                    loaded = load_run(run, settings.examples, overrides, allow_code, settings.batch_size)
                     write_record(run, measure(loaded, settings, asked, Path(folder)))
                 measured.append(run)
             except LimbeckError as error:

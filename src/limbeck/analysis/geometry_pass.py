@@ -9,17 +9,19 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from limbeck._internal.progress import progress
-from limbeck.analysis.geometry import IntraClassSimilarity, LayerCKA, RelationDifference, heat_map
+from limbeck.analysis.geometry import IntraClassSimilarity, LayerCKA, heat_map
 from limbeck.analysis.loaded_run import LoadedRun
+from limbeck.inference.relation_difference import Layer, RelationDifference, place_of
 from limbeck.models.capture import Capture
 from limbeck.models.families import blocks_of
 from limbeck.models.features import Features, Wanted
+from limbeck.models.pooling import pool as pooled
+from limbeck.training.relation_points import read_points
 
-SamplePooling = Literal["mean", "cls", "last"]
-Layer = Literal["last", "penultimate"]
+SamplePooling = Literal["mean", "cls", "last", "flat"]
 CKAEstimator = Literal["unbiased", "biased"]
 
 
@@ -30,28 +32,42 @@ class View:
     depth: int
     layer: int
     pool: SamplePooling
+    max_length: int = 0  # of texts, to which flat samples are padded
 
     @classmethod
-    def of(cls, model: Any, pool: SamplePooling, layer: Layer) -> View:
+    def of(cls, model: Any, pool: SamplePooling, layer: Layer, max_length: int = 0) -> View:
         """Choose for a model by the name of a layer."""
         depth = len(blocks_of(model))
-        return cls(depth, depth if layer == "last" else max(1, depth - 1), pool)
+        return cls(depth, place_of(layer, depth), pool, max_length)
 
     @property
     def wanted(self) -> Wanted:
         """Name the features that the model must give."""
-        samples: Any = {self.pool: range(self.depth + 1)}
-        return Wanted(hidden=[self.layer], **samples)
+        samples: Any = {"hidden" if self.pool == "flat" else self.pool: range(self.depth + 1)}
+        return Wanted(hidden=[self.layer]) | Wanted(**samples)
 
     def layers(self, features: Features) -> list[Tensor]:
-        """Return each layer's samples (B, D), from the embeddings up."""
-        return [self._pooled(features, layer) for layer in range(self.depth + 1)]
+        """Return rows that relate as each layer's samples do, from the embeddings up: (B, D), or (B, B) where flat."""
+        return [self._rows(features, layer) for layer in range(self.depth + 1)]
+
+    def rows(self, features: Features) -> Tensor:
+        """Return rows that relate as the chosen layer's samples do, as wide in every batch of one size."""
+        return self._rows(features, self.layer)
 
     def samples(self, features: Features) -> Tensor:
-        """Return the chosen layer's samples (B, D)."""
-        return self._pooled(features, self.layer)
+        """Return the chosen layer's samples (B, D), or (B, max_length * D) where flat."""
+        samples = self._pooled(features, self.layer)
+        width = self.max_length * features.hidden[self.layer].shape[-1]
+        return nn.functional.pad(samples, (0, width - samples.shape[1])) if self.pool == "flat" else samples
+
+    def _rows(self, features: Features, layer: int) -> Tensor:
+        samples = self._pooled(features, layer)
+        # a rotation, which CKA does not notice, leaves nothing but zeros after column B
+        return torch.linalg.qr(samples.double().T, mode="r").R.T if self.pool == "flat" else samples
 
     def _pooled(self, features: Features, layer: int) -> Tensor:
+        if self.pool == "flat":
+            return pooled(features.hidden[layer], features.mask, "flat")[0].float().cpu()
         return features[f"{self.pool}.{layer}"].float().cpu()
 
     def tokens(self, features: Features) -> Tensor:
@@ -71,10 +87,9 @@ class ModelMeasures:
 
     def update(self, features: Features, labels: Tensor | None) -> None:
         """Add the features of a batch."""
-        samples = self.view.samples(features)
-        self.rows.append(samples)
+        self.rows.append(self.view.rows(features))
         if labels is not None:
-            self.classes.update(samples, labels.cpu())
+            self.classes.update(self.view.samples(features), labels.cpu())
 
     def beside(self, features: Features, teacher: Features, theirs: View) -> None:
         """Add the features of a batch beside the teacher's."""
@@ -87,13 +102,19 @@ def geometry(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return values and arrays of a record about hidden features; ``folder`` is for what the teacher computes."""
     models = {"before": loaded.before, "after": loaded.after}
-    seen = {name: ModelMeasures(View.of(model, pool, layer)) for name, model in models.items()}
+    how = pool, layer, loaded.parts.max_length
+    seen = {name: ModelMeasures(View.of(model, *how)) for name, model in models.items()}
     students = LayerCKA()
     teacher = None
     values: dict[str, Any] = {"layers": {"student": seen["after"].view.depth}}
     if loaded.parts.teacher is not None:
-        seen["teacher"] = ModelMeasures(View.of(loaded.parts.teacher, pool, layer))
-        teacher = loaded.teacher("validation", seen["teacher"].view.wanted, folder)
+        seen["teacher"] = ModelMeasures(View.of(loaded.parts.teacher, *how))
+        # all tokens of all layers would be gigabytes: the teacher runs again for every run instead
+        teacher = (
+            loaded.live_teacher()
+            if pool == "flat"
+            else loaded.teacher("validation", seen["teacher"].view.wanted, folder)
+        )
         values["layers"]["teacher"] = seen["teacher"].view.depth
     of_classes = loaded.parts.task.problem == "classification"
     for batch in _shown(loaded, "compare features"):
@@ -112,7 +133,7 @@ def geometry(
         values["intra_class_similarity_pooled"] = {name: found.classes.pooled() for name, found in seen.items()}
     if teacher is None:
         return values, arrays
-    values["relation_difference"] = _over_training(loaded, teacher, seen)
+    values["relation_difference"] = read_points(loaded.run, layer) or _over_training(loaded, teacher, seen)
     arrays |= {f"layers.{name}": seen[name].layers.value() for name in models}
     full = {name: [rows for rows in found.rows if len(rows) == loaded.batch_size] for name, found in seen.items()}
     if full["teacher"]:

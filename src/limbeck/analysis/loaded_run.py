@@ -21,6 +21,7 @@ from limbeck.distillation.cache_files import is_cache
 from limbeck.distillation.feature_cache import CachedTeacher
 from limbeck.distillation.teachers import LiveTeacher
 from limbeck.errors import RunError
+from limbeck.inference.relation_difference import measured_batch_size
 from limbeck.models.features import Wanted
 from limbeck.models.finite import find_non_finite
 from limbeck.models.loading import load_fine_tuned
@@ -37,9 +38,6 @@ from limbeck.training.vocabulary import run_tokenizer
 logger = logging.getLogger("limbeck")
 
 _TRAINING_EXAMPLES = 128  # enough for a batch to time, and for what a method prepares before training
-_BATCH_SIZE = 32
-_FEWEST_BATCHES = 8  # where there are few examples, batches are smaller: a heat map needs several
-_SMALLEST_BATCH = 4  # below which CKA does not exist
 _REMEDY = "Name what it was made with, e.g. task.data_dir=FOLDER teacher.model=FOLDER, or repeat the run."
 
 
@@ -53,6 +51,7 @@ class LoadedRun:
     data: Data  # a few training examples, and validation examples in random order
     examples: int  # how many of the latter are looked at
     device: torch.device
+    chosen_batch_size: int | None = None
     foreign_code: str = ""  # the method's name, where it is code that was not imported: ``parts`` are then those of ft
 
     @cached_property
@@ -67,8 +66,8 @@ class LoadedRun:
 
     @property
     def batch_size(self) -> int:
-        """Choose a size that gives several batches of few examples."""
-        return min(_BATCH_SIZE, max(_SMALLEST_BATCH, self.examples // _FEWEST_BATCHES))
+        """Return how many examples a mini-batch has."""
+        return self.chosen_batch_size or measured_batch_size(self.examples)
 
     def batches(self) -> Iterator[dict[str, Tensor]]:
         """Iterate over the validation examples in random order, so that batches are samples of the data."""
@@ -78,8 +77,8 @@ class LoadedRun:
 
     def teacher(self, split: str, wanted: Wanted, folder: Path) -> CachedTeacher | LiveTeacher:
         """Run the teacher once for all that it is compared with: into the recipe's cache, or one in ``folder``."""
-        assert self.parts.teacher is not None and self.recipe.teacher is not None
-        live = LiveTeacher(self.parts.teacher.to(self.device))
+        assert self.recipe.teacher is not None
+        live = self.live_teacher()
         if self.parts.task.why_not_cached():
             return live
         kept = self.recipe.teacher.cache_folder
@@ -87,6 +86,11 @@ class LoadedRun:
         cache = split_cache(self.parts, self.data, split, kept if kept is not None and is_cache(kept) else folder)
         cache.fill(live, self.data.collate, self.batch_size, wanted, self.device)
         return CachedTeacher(cache)
+
+    def live_teacher(self) -> LiveTeacher:
+        """Return the teacher itself, which keeps nothing of what it computes."""
+        assert self.parts.teacher is not None
+        return LiveTeacher(self.parts.teacher.to(self.device))
 
     def checkpoints(self) -> Iterator[tuple[int, Any]]:
         """Load the student at each checkpoint that was kept, by its step."""
@@ -108,8 +112,14 @@ class LoadedRun:
             yield step_of(folder), model.to(self.device).eval()
 
 
-def load_run(path: Path, examples: int, overrides: Sequence[str] = (), allow_code: bool = False) -> LoadedRun:
-    """Load a finished run and up to so many of its validation examples.
+def load_run(
+    path: Path,
+    examples: int,
+    overrides: Sequence[str] = (),
+    allow_code: bool = False,
+    batch_size: int | None = None,
+) -> LoadedRun:
+    """Load a finished run and up to so many of its validation examples, in mini-batches of a chosen size.
 
     A method that is code of somebody's own is imported with ``allow_code`` only; the models and data need none of it.
     """
@@ -130,7 +140,8 @@ def load_run(path: Path, examples: int, overrides: Sequence[str] = (), allow_cod
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with muted_messages():  # the run itself said what it read
         data = load_data(recipe, parts)
-    return LoadedRun(run, recipe, parts, data, min(examples, len(data.splits["validation"])), device, foreign)
+    examples = min(examples, len(data.splits["validation"]))
+    return LoadedRun(run, recipe, parts, data, examples, device, batch_size, foreign)
 
 
 def last_recipe(run: RunDirectory, overrides: Sequence[str], allow_code: bool) -> tuple[Recipe, str]:

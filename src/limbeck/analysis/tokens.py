@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from limbeck.analysis.geometry_pass import Layer, View
+from limbeck.analysis.geometry_pass import View
 from limbeck.analysis.loaded_run import LoadedRun
 from limbeck.analysis.record import TOKEN_NORMS
+from limbeck.inference.relation_difference import Layer
 from limbeck.models.capture import Capture
 from limbeck.models.features import Wanted
 from limbeck.similarity import token_relations

@@ -162,11 +162,24 @@ def analyze(
         "analysis"
     ),
     examples: Annotated[int, typer.Option(min=4, help="Validation examples to measure on, at most.")] = 1000,
-    pool: Annotated[str, typer.Option(help="What stands for a sample: mean, cls or last (token).")] = "mean",
-    layer: Annotated[str, typer.Option(help="Whose features are related: last or penultimate.")] = "last",
+    preset: Annotated[
+        str | None,
+        typer.Option(help="Measure as a paper did: jung2023 or saadi2023. Options given beside it go before."),
+    ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="What stands for a sample: mean (default), cls, last (token) or flat (all of them)."),
+    ] = None,
+    layer: Annotated[
+        str | None, typer.Option(help="Whose features are related: last (default) or penultimate.")
+    ] = None,
     estimator: Annotated[
-        str, typer.Option(help="Of CKA in heat maps: unbiased, or biased as in Jung et al. 2023.")
-    ] = "unbiased",
+        str | None, typer.Option(help="Of CKA in heat maps: unbiased (default), or biased as in Jung et al. 2023.")
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(min=4, help="Examples of a mini-batch. Default: 32, fewer where there would be less than 8."),
+    ] = None,
     sentence: Annotated[
         list[str] | None, typer.Option(help="A sentence whose tokens are related; several times for several.")
     ] = None,
@@ -181,26 +194,30 @@ def analyze(
     output folder.
     """
     from limbeck._internal.processes import on_rank_zero
-    from limbeck.analysis.analyze import Settings
+    from limbeck.analysis.analyze import PRESETS, Settings
     from limbeck.analysis.analyze import analyze as measure
-    from limbeck.analysis.geometry_pass import CKAEstimator, Layer, SamplePooling
+    from limbeck.analysis.geometry_pass import CKAEstimator, SamplePooling
     from limbeck.compare.entries import read_entries
     from limbeck.compare.tables import show_table
+    from limbeck.inference.relation_difference import Layer
     from limbeck.report.data import gather
     from limbeck.report.figures import all_figures
     from limbeck.report.folder import write_folder
     from limbeck.report.tables import all_tables
 
     paths, overrides = _paths_and_overrides(words)
-    for option, value, known in (
-        ("pool", pool, SamplePooling),
-        ("layer", layer, Layer),
-        ("estimator", estimator, CKAEstimator),
+    for option, value, choices in (
+        ("preset", preset, tuple(PRESETS)),
+        ("pool", pool, get_args(SamplePooling)),
+        ("layer", layer, get_args(Layer)),
+        ("estimator", estimator, get_args(CKAEstimator)),
     ):
-        choices = get_args(known)
-        if value not in choices:
+        if value is not None and value not in choices:
             raise RecipeError(unknown(option, value, choices, f"There are {', '.join(choices)}."))
-    settings = Settings(examples, pool, layer, estimator, tuple(sentence or ()), cost)  # type: ignore[arg-type]
+    given = {"pool": pool, "layer": layer, "estimator": estimator, "batch_size": batch_size}
+    chosen = PRESETS[preset] if preset else {}
+    chosen = chosen | {name: value for name, value in given.items() if value is not None}
+    settings = Settings(examples=examples, sentences=tuple(sentence or ()), cost=cost, **chosen)
     found = read_entries(paths)
     measure(_chosen(paths, found, all_seeds), settings, overrides=overrides, force=force, allow_code=allow_code)
 

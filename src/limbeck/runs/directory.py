@@ -45,6 +45,11 @@ class RunDirectory:
         return self.path / "history.jsonl"
 
     @property
+    def relation_points(self) -> Path:
+        """Locate the relation difference at some steps of the training, where it was asked for."""
+        return self.path / "relations.json"
+
+    @property
     def start(self) -> Path:
         """Locate what the student's head was before the first step."""
         return self.path / "start.json"

@@ -31,6 +31,7 @@ from limbeck.training.head_start import HeadStart, choose_head, start_head
 from limbeck.training.layer_choosing import LayerChoice
 from limbeck.training.output import create_run
 from limbeck.training.precision import computing_as
+from limbeck.training.relation_points import RelationPoints
 from limbeck.training.results import answer_validation, validation_scores, write_results
 from limbeck.training.teacher_outputs import examine_teacher
 from limbeck.training.trainer import DistillTrainer, Stop
@@ -63,6 +64,8 @@ class TrainingSession:
         self._whole = self.parts  # whose weights are not divided between processes
         self._latest: tuple[int, Any] | None = None  # the step of the last evaluation, and the student's answers
         self._teacher_answers: Logits | None = None
+        points = recipe.train.relation_points
+        self._relations = RelationPoints(self.parts, self.data, run, points) if points else None
         self._head = choose_head(recipe, self.parts)
         self._start: HeadStart | None = None
 
@@ -171,6 +174,7 @@ class TrainingSession:
                 stop=self.stop,
                 pause_after=self.pause_after,
                 warmup_epochs=self.recipe.train.warmup_epochs,
+                at_steps=(self._relations.steps, self._measure) if self._relations else None,
             )
         except (ValueError, ImportError, RuntimeError) as error:  # what report_to asks for is not installed
             raise RecipeError(f"train: {error}") from error
@@ -196,6 +200,12 @@ class TrainingSession:
             return validation_scores(parts, self.data, answers)
 
         return on_rank_zero(score)
+
+    def _measure(self, trainer: DistillTrainer) -> None:
+        """Compare the student's relations with the teacher's, as the trainer asks at some steps."""
+        assert self._relations is not None
+        relations, parts, step = self._relations, self._trained_parts(trainer), trainer.state.global_step
+        on_rank_zero(lambda: relations.measure(parts, step))
 
     def _trained_parts(self, trainer: DistillTrainer) -> Parts:
         """Return the parts with all of the trained weights in this process, if it is the first."""

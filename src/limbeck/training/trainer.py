@@ -29,6 +29,8 @@ from limbeck.training.fault_handling import NonFiniteLossGuard, StopOnSigterm, c
 
 # Given the scores of all evaluations so far, and whether more is better: is the rest not worth the time?
 Stop = Callable[[Sequence[float], bool], bool]
+# Given the number of all steps, those after which something is to be done; and what, given the trainer.
+AtSteps = tuple[Callable[[int], set[int]], Callable[["DistillTrainer"], None]]
 
 
 class DistillTrainer(SafeCheckpoints):
@@ -36,7 +38,7 @@ class DistillTrainer(SafeCheckpoints):
 
     ``stop`` is asked after every evaluation but the last; ``stopped`` tells whether it agreed. With ``pause_after``, a
     share of all steps, the training ends there with an evaluation and a checkpoint to go on from; ``paused`` tells
-    whether it did. The log goes to the history of ``run``.
+    whether it did. ``at_steps`` is done after some steps, by all processes. The log goes to the history of ``run``.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class DistillTrainer(SafeCheckpoints):
         stop: Stop | None = None,
         pause_after: float | None = None,
         warmup_epochs: float | None = None,
+        at_steps: AtSteps | None = None,
     ) -> None:
         # Several visible GPUs without a launcher would mean DataParallel, which copies the module at every step and
         # loses the teacher. One process is one device; more devices are started with accelerate or torchrun.
@@ -71,6 +74,8 @@ class DistillTrainer(SafeCheckpoints):
             callbacks=[_ShowProgress(), _WriteHistory(run.history), self._pause, self._guard, self._on_sigterm],
         )
         self.remove_callback(PrinterCallback)
+        if at_steps is not None:
+            self.add_callback(_AtSteps(self, *at_steps))
         self._score = score
         self._stop, self.stopped = stop, False
         self._warmup_epochs = warmup_epochs
@@ -231,6 +236,21 @@ class _Pause(TrainerCallback):
         if self._share is not None and state.global_step >= self._share * state.max_steps:
             self.reached = True
             control.should_evaluate = control.should_save = control.should_training_stop = True
+
+
+class _AtSteps(TrainerCallback):
+    def __init__(
+        self, trainer: DistillTrainer, steps: Callable[[int], set[int]], act: Callable[[DistillTrainer], None]
+    ) -> None:
+        self._trainer, self._steps, self._act = trainer, steps, act
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 0:
+            self._act(self._trainer)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step in self._steps(state.max_steps):
+            self._act(self._trainer)
 
 
 class _WriteHistory(TrainerCallback):

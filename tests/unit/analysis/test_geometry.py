@@ -11,8 +11,9 @@ import torch
 from helpers.float64_cases import LENGTHS, Arrays
 from helpers.tiny_models import tiny_batch, tiny_model
 
-from limbeck.analysis.geometry import RELATIONS, IntraClassSimilarity, LayerCKA, RelationDifference, heat_map
+from limbeck.analysis.geometry import IntraClassSimilarity, LayerCKA, heat_map
 from limbeck.analysis.geometry_pass import View
+from limbeck.inference.relation_difference import RELATIONS, RelationDifference
 from limbeck.models.capture import Capture
 from limbeck.models.features import Wanted
 
@@ -297,3 +298,18 @@ def test_a_view_of_a_model(family, pool, depth, layer, chosen):
         pooled = torch.stack([places[pool](row, n) for row, n in zip(expected, (7, 4, 5), strict=True)])
         assert torch.allclose(seen, pooled, atol=1e-6)
     assert torch.equal(view.samples(features), view.layers(features)[chosen])
+
+
+def test_rows_of_flat_samples_relate_as_the_samples_do():
+    """Keep inner products, in as many columns as there are samples, whatever the length of the texts."""
+    model, batch = tiny_model("bert", depth=2).eval(), tiny_batch((7, 4, 5), width=8)
+    view = View.of(model, "flat", "penultimate", max_length=12)
+    with torch.no_grad():
+        features = Capture(model)(batch, view.wanted)[1]
+    flat = np.zeros((3, 12, 32))
+    for row, (tokens, n) in enumerate(zip(features.hidden[1].numpy(), (7, 4, 5), strict=True)):
+        flat[row, :n] = tokens[:n]
+    flat = flat.reshape(3, -1)
+    assert view.samples(features).numpy() == pytest.approx(flat, abs=1e-6)
+    rows = view.rows(features)
+    assert rows.shape == (3, 3) and (rows @ rows.T).numpy() == pytest.approx(flat @ flat.T, rel=1e-6)

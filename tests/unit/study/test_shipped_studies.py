@@ -92,9 +92,11 @@ def test_every_file_opens_with_what_it_is_and_how_to_run_it(name):
 
 def test_the_studies_hold_every_score_of_the_papers():
     named = {recipe_of(loaded(name), *cell) for name in FULL for cell in cells(loaded(name))}
-    printed = {name for name, recipe in shipped_recipes().items() if recipe.values.get("reported")}
+    # a study makes its teachers itself
+    recipes = {name: recipe for name, recipe in shipped_recipes().items() if not name.endswith("-teacher")}
+    printed = {name for name, recipe in recipes.items() if recipe.values.get("reported")}
     assert len(printed) > 250
-    assert printed - named == set()
+    assert {name for name in printed - named if not name.endswith("-teacher")} == set()  # which studies fine-tune
 
 
 @pytest.mark.parametrize("name", FULL)
