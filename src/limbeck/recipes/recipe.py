@@ -16,7 +16,7 @@ from limbeck._internal import own_code
 from limbeck._internal import yaml as plain_yaml
 from limbeck.errors import RecipeError, shorten
 from limbeck.models.kept_layers import parse_keep
-from limbeck.options import Mistake, OpenBlock, check, check_options
+from limbeck.options import Mistake, OpenBlock, Share, check, check_options
 from limbeck.recipes.files import RecipeText, read_recipe, set_value
 from limbeck.recipes.method_block import CodePolicy, MethodBlock, check_method
 from limbeck.recipes.stages import (
@@ -40,6 +40,19 @@ class _Block(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
 
+class AugmentBlock(_Block):
+    """Say how copies of training texts are made (Jiao et al. 2020): which models propose words, and how many.
+
+    ``share`` is the chance that a word is replaced, ``candidates`` how many words are proposed for its place.
+    """
+
+    model: Named  # a masked language model
+    vectors: Named | None = None  # a file in GloVe's form, for words of several pieces, which stay without it
+    copies: PositiveInt = 20
+    share: Share = 0.4
+    candidates: PositiveInt = 15
+
+
 class TaskBlock(OpenBlock):
     """Name a task and its options, and say how long its texts may be."""
 
@@ -47,6 +60,7 @@ class TaskBlock(OpenBlock):
     max_length: PositiveInt | Literal["auto"] = "auto"  # auto: so that few texts are cut
     too_long: Literal["cut", "refuse"] = "cut"
     padding: Literal["longest", "max_length"] = "longest"
+    augment: AugmentBlock | None = None  # more training texts, with other words
 
     @pydantic.field_validator("max_length", mode="before")
     @classmethod

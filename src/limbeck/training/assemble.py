@@ -36,6 +36,7 @@ from limbeck.tasks.batching import Batches
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.held_out import choose_rows, contents_of
 from limbeck.tasks.task import Encoding, Task
+from limbeck.training.augmentation import augment
 from limbeck.training.vocabulary import NamedTeacher, Trimming, fit_to_student, trim_parts
 
 logger = logging.getLogger("limbeck")
@@ -209,7 +210,8 @@ def load_data(recipe: Recipe, parts: Parts) -> Data:
     by_epochs = recipe.train.options.get("max_steps", -1) <= 0
     causal = family_of(parts.student).causal
     how = Encoding(parts.tokenizer, parts.max_length, recipe.task.too_long, causal, recipe.seed, by_epochs)
-    splits = parts.task.encode_all(("train", *parts.task.dev_splits), how)
+    task = parts.task if recipe.task.augment is None else augment(parts.task, recipe.task.augment, recipe.seed)
+    splits = task.encode_all(("train", *task.dev_splits), how)
     if parts.method.held_out:
         splits |= _hold_out(splits["train"], parts.method.held_out, recipe)
     fixed = parts.max_length if recipe.task.padding == "max_length" else None
