@@ -52,6 +52,14 @@ def test_listings(limbeck):
     assert "relation_heads" in options and "int | None" in options
 
 
+def test_a_method_shows_what_its_loss_costs(command, teacher_folder):
+    code, said = command("methods", "fcd", "--student", teacher_folder, "--batch-size", 8, "--length", 16)
+    assert code == 0 and "Operations of the loss, without the backward pass: P·(2B·L²·D + 2B²·L·D)" in said
+    flops = 4 * 2 * (8 * 16**2 + 8**2 * 16) * 64  # 4 pairs of layers, 32 + 32 wide
+    assert f"8 texts of 16 tokens: {flops / 1e9:.3g} GFLOPs, {4 * 4 * 2 * (8 * 16**2 + 8**2 * 16) / 1e6:.3g} MB" in said
+    assert "GFLOPs" not in command("methods", "fcd")[1]
+
+
 FAMILY = """
 base: {task: {name: glue/rte}, teacher: {model: t}, student: {from: teacher, keep: "first:2"}, method: {name: kd}}
 tables:

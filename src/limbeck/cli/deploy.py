@@ -97,6 +97,10 @@ def bench(
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="How long to measure latency, all models together.")] = 40.0,
     memory: Annotated[bool, typer.Option(help="Measure memory too, in a process for each model.")] = True,
+    device: Annotated[
+        str,
+        typer.Option(help="Where PyTorch computes: cpu, cuda; auto is a GPU if there is one and no ONNX model."),
+    ] = "auto",
     output: Annotated[
         Path | None, typer.Option("--json", "--output", "-o", help="Write all numbers into this JSON file.")
     ] = None,
@@ -120,6 +124,7 @@ def bench(
         lengths=length or LENGTHS,
         seconds=seconds,
         memory=memory,
+        device=device,
     )
     show_bench(found)
     if output is not None:

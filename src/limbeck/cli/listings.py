@@ -45,8 +45,12 @@ def profile(
 
 def methods(
     name: Annotated[str | None, typer.Argument(help="Show one method and its options.")] = None,
+    student: Annotated[str, typer.Option(help="Compute the cost of the loss for this model: a folder or a name.")] = "",
+    teacher: Annotated[str, typer.Option(help="The teacher, where it is not the student's size.")] = "",
+    batch_size: Annotated[int, typer.Option(min=1, help="Of the cost: texts of a batch.")] = 32,
+    length: Annotated[int, typer.Option(min=1, help="Of the cost: tokens of each text.")] = 128,
 ) -> None:
-    """List the methods, or show one with its options."""
+    """List the methods, or show one with its options, and what its loss costs."""
     import inspect
 
     from limbeck.methods import METHODS, allow_method, find_method
@@ -57,6 +61,21 @@ def methods(
         return
     allow_method(name)  # typed here
     show_options(find_method(name), "option")
+
+    from limbeck.methods.costs import formula_of, loss_cost
+
+    if formula := formula_of(name):
+        out.print(f"Operations of the loss, without the backward pass: {formula}", highlight=False)
+        out.print("B texts of L tokens; D the widths of student (D_s) and teacher (D_t) together; P pairs of layers.")
+    if not student:
+        return
+    from limbeck.distillation.pair import ModelShape, Pair
+
+    pair = Pair(ModelShape.named(student), ModelShape.named(teacher or student), "classification", 2)
+    cost = loss_cost(name, pair, batch_size, length)
+    if cost is not None:
+        relations = f"{cost.bytes / 1e6:.3g} MB of relations"
+        out.print(f"{batch_size} texts of {length} tokens: {cost.flops / 1e9:.3g} GFLOPs, {relations}", highlight=False)
 
 
 def tasks(name: Annotated[str | None, typer.Argument(help="Show one task and its options.")] = None) -> None:

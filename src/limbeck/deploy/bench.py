@@ -17,7 +17,7 @@ from limbeck.deploy.memory import measure_memory
 from limbeck.errors import RecipeError
 from limbeck.inference.latency import Timing, processor_name, random_batch, time_in_turns, torch_threads
 from limbeck.inference.logits import check_finite_logits
-from limbeck.inference.served import Served, load_served
+from limbeck.inference.served import Served, TorchServed, load_served
 from limbeck.models.loading import longest_input
 
 BATCH_SIZES = (1, 8, 32)
@@ -78,17 +78,23 @@ def bench(
     seconds: float = SECONDS,
     threads: int | None = None,
     memory: bool = True,
+    device: str = "auto",
 ) -> BenchResult:
     """Time run directories, model folders and exported models in turns, for about ``seconds`` in all.
 
     The texts are random tokens of each model's vocabulary, as many in each text as ``lengths`` says. Each measurement
-    of memory takes some seconds more, in a process of its own.
+    of memory takes some seconds more, in a process of its own, on the processor. ``device`` is where PyTorch computes:
+    ``auto`` is a GPU where there is one, unless an ONNX model, which has the processor, is among the models.
     """
     paths = [str(path) for path in models]
     names = _names(paths)
     sizes = sorted({(batch_size, length) for batch_size in batch_sizes for length in lengths}, key=_token_count)
     with torch_threads(threads):
         loaded = [load_served(path, threads=torch.get_num_threads()) for path in paths]
+        place = choose_device(device, [served.form for served in loaded])
+        for served in loaded:
+            if isinstance(served, TorchServed):
+                served.model.to(place)
         _check_lengths(names, loaded, max(lengths))
         _check_answers(names, loaded, sizes[0])
         timings = _time(loaded, sizes, seconds)
@@ -106,7 +112,32 @@ def bench(
         )
         for name, path, own, peak, found in zip(names, paths, loaded, peaks, cells, strict=True)
     ]
-    return BenchResult(processor_name(), used, _versions(), tuple(measured))
+    return BenchResult(_device_name(place), used, _versions(), tuple(measured))
+
+
+def choose_device(asked: str, forms: Sequence[str]) -> torch.device:
+    """Return where models of these forms are measured; all of them on one device, so that they can be compared."""
+    if asked == "auto":
+        accelerated = torch.accelerator.is_available() and set(forms) == {TorchServed.form}
+        return torch.accelerator.current_accelerator() or torch.device("cpu") if accelerated else torch.device("cpu")
+    try:
+        place = torch.device(asked)
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise RecipeError(
+            f"There is no device '{asked}' here: {str(error).splitlines()[0]} Choose auto or cpu."
+        ) from error
+    if place.type != "cpu" and (others := sorted(set(forms) - {TorchServed.form})):
+        raise RecipeError(
+            f"{' and '.join(others)} models run on the processor alone. Choose --device cpu for all models."
+        )
+    return place
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cpu":
+        return processor_name()
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def _names(paths: Sequence[str]) -> list[str]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from limbeck.errors import ModelError
 from limbeck.models.families import blocks_of, family_of, has_raw_scores, width_of
+from limbeck.models.heads import model_class
+from limbeck.models.loading import load_config
 from limbeck.problems import Problem
 from limbeck.protocols import Model
 
@@ -40,6 +45,13 @@ class ModelShape:
             width_of(model, "queries"),
             width_of(model, "keys"),
         )
+
+    @classmethod
+    def named(cls, source: str | Path) -> ModelShape:
+        """Describe a model in a folder, a run directory or on the hub by its config, without its weights."""
+        config = load_config(source)
+        with torch.device("meta"):
+            return cls.of(model_class("classification", config).from_config(config))
 
     def heads_of(self, kind: str) -> int:
         """Return how many heads the ``queries``, ``keys`` or ``values`` have."""

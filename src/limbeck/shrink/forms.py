@@ -71,7 +71,9 @@ def export_forms(
 
 def time_forms(paths: Mapping[str, Path], length: int) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """Time all models in turns; return figures by the models' names, and the conditions."""
-    found = bench(list(paths.values()), batch_sizes=BATCH_SIZES, lengths=[length], seconds=_SECONDS, memory=False)
+    found = bench(
+        list(paths.values()), batch_sizes=BATCH_SIZES, lengths=[length], seconds=_SECONDS, memory=False, device="cpu"
+    )
     figures = {}
     for name, measured in zip(paths, found.models, strict=True):
         one, many = (measured.cell(size, length).timing for size in BATCH_SIZES)

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from limbeck.distillation.pair import ModelShape, Pair
 from limbeck.errors import LimbeckError
+from limbeck.methods.costs import loss_cost
 from limbeck.models.families import blocks_of
 from limbeck.models.heads import model_class
 from limbeck.models.kept_layers import stand_in
@@ -152,6 +154,11 @@ def _cost(values: dict[str, Any], source: str) -> tuple[float | None, int | None
         if steps > 0:
             passes = steps * float(train.get("batch_size", 32)) / rows
         seconds += passes * tokens * 2 * _PASSES * size.blocks / flops()
+        batch = int(float(train.get("batch_size", 32)))
+        method = stage.get("method") or values.get("method") or {}
+        seconds += passes * rows / batch * _PASSES * _loss_flops(
+            json.dumps(method), json.dumps(values["student"]), source, batch, max(1, round(tokens / rows))
+        ) / flops()  # fmt: skip
     return seconds, size.all * _BYTES_OF_A_WEIGHT
 
 
@@ -168,6 +175,24 @@ def _student_size(block: str, source: str) -> _Size:
     with torch.device("meta"):
         model = from_config(values["config"], load_config(source))
     return _Size(count_parameters(blocks_of(model)), count_parameters(model))
+
+
+@cache
+def _loss_flops(method: str, student: str, source: str, batch: int, length: int) -> int:
+    """Return the operations of a loss's forward pass; 0 where they are not known: they are few beside the models'."""
+    options, block = json.loads(method), json.loads(student)
+    try:
+        teacher = ModelShape.named(source)
+        shape = teacher
+        if block.get("from") and block.get("keep"):
+            shape = teacher if block["from"] == "teacher" else ModelShape.named(block["from"])
+            shape = replace(shape, depth=len(stand_in(block["keep"], shape.depth)))
+        elif block.get("model"):
+            shape = ModelShape.named(block["model"])
+        cost = loss_cost(options.pop("name"), Pair(shape, teacher, "classification", 2), batch, length, **options)
+    except (LimbeckError, TypeError, ValueError, KeyError):
+        return 0
+    return cost.flops if cost is not None else 0
 
 
 @cache

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from limbeck.deploy.bench import BenchResult, MeasuredModel, TimedCell, _names
+from limbeck.deploy.bench import BenchResult, MeasuredModel, TimedCell, _names, choose_device
 from limbeck.errors import RecipeError
 from limbeck.inference.latency import Timing
 from limbeck.report.timings import check_plot, plot
@@ -74,3 +75,17 @@ def test_the_figure_names_every_model_and_length(tmp_path):
 def test_another_format_is_refused(name, tmp_path):
     with pytest.raises(RecipeError, match=r"\.svg, \.png and \.pdf; seen: bench"):
         check_plot(tmp_path / name)
+
+
+def test_all_models_are_measured_on_one_device(monkeypatch):
+    gpu = torch.device("meta")  # stands for one
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: gpu)
+    assert choose_device("auto", ["torch", "torch"]) == gpu
+    assert choose_device("auto", ["torch", "onnx-int8"]) == choose_device("cpu", ["torch"]) == torch.device("cpu")
+    with pytest.raises(RecipeError, match="onnx models run on the processor alone"):
+        choose_device("meta", ["torch", "onnx"])
+    with pytest.raises(RecipeError, match="There is no device 'tpu9' here"):
+        choose_device("tpu9", ["torch"])
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert choose_device("auto", ["torch"]) == torch.device("cpu")
