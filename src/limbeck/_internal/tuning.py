@@ -45,7 +45,7 @@ def use_threads(asked: int | None) -> None:
     usable = usable_cores()
     if asked is not None:
         if asked > usable:
-            logger.warning("--threads %d: this process may use %d, so threads will wait for each other.", asked, usable)
+            logger.warning("--threads %d: this process may use %d cores, and as many threads compute.", asked, usable)
         set_threads(asked)
     elif THREADS_VARIABLE not in os.environ and usable > 1:
         free = free_cores()
@@ -55,7 +55,8 @@ def use_threads(asked: int | None) -> None:
 
 
 def set_threads(count: int) -> None:
-    """Compute with so many threads, in this process and those it starts."""
+    """Compute with so many threads, in this process and those it starts; with no more than there are cores."""
+    count = min(count, usable_cores())
     os.environ[THREADS_VARIABLE] = str(count)
     if "torch" in sys.modules:
         import torch
