@@ -54,5 +54,5 @@ def test_with_a_weight_of_its_grid_a_relation_counts_as_much_as_the_task(models,
         of_task = gradient(terms["task"], parameters)
         for term, weight in (("tokens", "alpha"), ("samples", "beta")):
             share = gradient(terms[term], parameters) / of_task
-            counts = [value * share for value in recipe.grid[f"method.{weight}"]]
+            counts = [value * share for value in recipe.grid[0][f"method.{weight}"]]
             assert any(0.2 < count < 5 for count in counts), (row, term, counts)
