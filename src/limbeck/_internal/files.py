@@ -6,6 +6,7 @@ What has a new name is on the disk before: the content first, then the rename, a
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from limbeck.errors import RunError
 
+_PART = 1 << 20  # bytes that are read at a time
 _NEW = ".limbeck-new-"  # before the names of what is being written
 _OLD = ".limbeck-old-"  # before the name of a folder while another one takes its place
 # of file systems that cannot do it (network shares, some in user space), and of folders that may not be opened
@@ -225,3 +227,12 @@ def _umask() -> int:
 def readable_size(number: float) -> str:
     """Write a number of bytes for people: ``134.0 MB``."""
     return f"{number / 1e9:,.1f} GB" if number >= 1e9 else f"{number / 1e6:,.1f} MB"
+
+
+def file_digest(file: Path) -> str:
+    """Return the SHA-256 of a file of any size, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while part := opened.read(_PART):
+            digest.update(part)
+    return digest.hexdigest()

@@ -28,8 +28,9 @@ def diagnose() -> list[tuple[str, str]]:
     rows = [("limbeck", __version__), ("python", platform.python_version())]
     rows += [(name, _version(name)) for name in VERSIONS_OF]
     rows.append(("platform", f"{platform.system()} {platform.release()} {platform.machine()}"))
-    rows.append(("cores", _cores()))
-    rows.append(("threads", _threads()))
+    free = free_cores()
+    rows.append(("cores", _cores(free)))
+    rows.append(("threads", _threads(free)))
     rows.append(("freed memory", "stays in the process" if keep_freed_memory() else "goes back (this is no glibc)"))
     rows.append(("devices", _devices()))
     rows.append(("train.precision: auto", _precision()))
@@ -45,19 +46,19 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _cores() -> str:
-    words = f"{os.cpu_count()}, of which {usable_cores()} may be used and {free_cores()} are free now"
+def _cores(free: int) -> str:
+    words = f"{os.cpu_count()}, of which {usable_cores()} may be used and {free} are free now"
     quota = cpu_quota()
     if quota is not None and quota < 1:
         words += f"; a quota allows {quota:g} of one, so everything takes {1 / quota:.1f} times as long"
     return words
 
 
-def _threads() -> str:
+def _threads(free: int) -> str:
     asked = os.environ.get(THREADS_VARIABLE)
-    count = f"{asked} (OMP_NUM_THREADS)" if asked else f"{free_cores()} (one for each free core)"
-    waits = os.environ.get("OMP_WAIT_POLICY") or f"spin {int(os.environ[SPIN_VARIABLE]):,} turns, then sleep"
-    return f"{count}; those that wait {waits}"
+    count = f"{asked} ({THREADS_VARIABLE})" if asked else f"{free} (one for each free core)"
+    waits = next(f"{name}={os.environ[name]}" for name in ("OMP_WAIT_POLICY", SPIN_VARIABLE) if name in os.environ)
+    return f"{count}; how those that wait do so: {waits}"
 
 
 def _precision() -> str:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from limbeck._internal.files import replacing_folder
@@ -23,13 +22,12 @@ from limbeck.metrics import METRICS, SMALLER_IS_BETTER
 from limbeck.models.loading import load_fine_tuned, load_tokenizer, longest_input
 from limbeck.problems import Problem
 from limbeck.shrink.data import CHOOSING
+from limbeck.shrink.scores import standard_error
 from limbeck.shrink.trainings import fast_passes
-from limbeck.stats import bootstrap_interval
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.task import Task
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of what training changed
-_RESAMPLES = 2_000
 
 
 @dataclass(frozen=True)
@@ -42,28 +40,51 @@ class Point:
     noise: float  # the standard error of the score
 
 
-def compare_points(start: Path, end: Path, task: Task) -> list[Point]:
-    """Score the weights at several points from ``start`` to ``end`` on the rows that choose."""
-    network, weights = load_fine_tuned(str(end), task), _Weights(start, end, task)
-    tokenizer = load_tokenizer(str(start))
-    length, _ = task.suggest_length(tokenizer, longest_input(network))
-    collate = Collator(tokenizer, problem=task.problem)
-    with muted_messages():
-        encoded = task.encode(CHOOSING, tokenizer, length)
-    labels = np.asarray(encoded["labels"][:])
-    found = []
-    for share in SHARES:
-        network.load_state_dict(weights.at(share))
-        with fast_passes():
-            logits = predict_logits(network, encoded, collate, job="compare weights before and after")
-        found.append(_point(share, logits, labels, task))
-    return found
+class Between:
+    """Hold a model with its weights before and after it was fine-tuned, from two folders, and those between them."""
+
+    def __init__(self, start: Path, end: Path, task: Task) -> None:
+        self._task, self._tokenizer = task, load_tokenizer(str(start))
+        self._network: Any = load_fine_tuned(str(end), task)
+        self._end = {name: value.clone() for name, value in self._network.state_dict().items()}
+        self._start = load_fine_tuned(str(start), task).state_dict()
+
+    def compare(self) -> list[Point]:
+        """Score the weights at several points on the rows that choose."""
+        task, tokenizer = self._task, self._tokenizer
+        length, _ = task.suggest_length(tokenizer, longest_input(self._network))
+        collate = Collator(tokenizer, problem=task.problem)
+        with muted_messages():
+            encoded = task.encode(CHOOSING, tokenizer, length)
+        labels = np.asarray(encoded["labels"][:])
+        found = []
+        for share in SHARES:
+            self._move_to(share)
+            with fast_passes():
+                logits = predict_logits(self._network, encoded, collate, job="compare weights before and after")
+            found.append(_point(share, logits, labels, task))
+        return found
+
+    def save(self, share: float, folder: Path) -> None:
+        """Save the model with the weights after a share of what training changed."""
+        self._move_to(share)
+        with replacing_folder(folder) as temporary:
+            self._network.save_pretrained(temporary)
+            self._tokenizer.save_pretrained(temporary)
+
+    def _move_to(self, share: float) -> None:
+        self._network.load_state_dict(
+            {
+                name: torch.lerp(self._start[name], value, share) if value.is_floating_point() else value
+                for name, value in self._end.items()
+            }
+        )
 
 
 def _point(share: float, logits: Any, labels: np.ndarray, task: Task) -> Point:
     metric, answers = task.metrics[0], np.asarray(task.predictions(logits))
-    low, high = bootstrap_interval(metric, answers, labels, resamples=_RESAMPLES)
-    return Point(share, METRICS[metric](answers, labels), _loss(logits, labels, task.problem), (high - low) / 4)
+    noise = standard_error(metric, answers, labels)
+    return Point(share, METRICS[metric](answers, labels), _loss(logits, labels, task.problem), noise)
 
 
 def _loss(logits: Any, labels: np.ndarray, problem: Problem) -> float:
@@ -84,29 +105,3 @@ def best_point(points: Sequence[Point], metric: str) -> Point:
     top = max(points, key=lambda point: sign * point.score)
     near = [point for point in points if sign * (top.score - point.score) <= top.noise]
     return min(near, key=lambda point: point.loss)
-
-
-def save_point(start: Path, end: Path, share: float, task: Task, folder: Path) -> None:
-    """Save the model with the weights after a share of what training changed."""
-    network: Any = load_fine_tuned(str(end), task)
-    network.load_state_dict(_Weights(start, end, task).at(share))
-    with replacing_folder(folder) as temporary:
-        network.save_pretrained(temporary)
-        load_tokenizer(str(start)).save_pretrained(temporary)
-
-
-class _Weights:
-    """Hold the weights of two models of one shape, and give those between them."""
-
-    def __init__(self, start: Path, end: Path, task: Task) -> None:
-        self._start, self._end = (_state(load_fine_tuned(str(folder), task)) for folder in (start, end))
-
-    def at(self, share: float) -> dict[str, Tensor]:
-        return {
-            name: torch.lerp(self._start[name], value, share) if value.is_floating_point() else value
-            for name, value in self._end.items()
-        }
-
-
-def _state(model: Any) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in model.state_dict().items()}

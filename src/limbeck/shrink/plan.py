@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from limbeck._internal.files import expand_home, write_text
+from limbeck._internal.files import expand_home, file_digest, write_text
 from limbeck._internal.links import refuse_links
 from limbeck._internal.locks import holds_nothing
 from limbeck.errors import DataError, RunError
@@ -82,7 +81,7 @@ def _model_files(model: str) -> list[Path]:
 
 
 def _digest(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return file_digest(file)[:16]
 
 
 class Workspace:

@@ -60,9 +60,7 @@ class ModelScores:
 
     def choosing_noise(self, name: str) -> float:
         """Estimate the standard error of a model's score on the rows that choose: differences below it say little."""
-        ours, labels = self.answers[name][CHOOSING], self._labels(CHOOSING)
-        low, high = bootstrap_interval(self.metric, ours, labels, resamples=_RESAMPLES)
-        return (high - low) / 4  # a 95% interval is two of them to each side
+        return standard_error(self.metric, self.answers[name][CHOOSING], self._labels(CHOOSING))
 
     def score(self, name: str) -> dict[str, float]:
         """Return a model's score on the reported rows, with its 95% interval."""
@@ -90,3 +88,9 @@ class ModelScores:
     def _labels(self, split: str) -> np.ndarray:
         labels = np.asarray(self.task.split(split)["label"][:])
         return labels.astype(np.int64) if labels.ndim > 1 else labels
+
+
+def standard_error(metric: str, answers: np.ndarray, labels: np.ndarray) -> float:
+    """Estimate the standard error of a score: differences below it say little."""
+    low, high = bootstrap_interval(metric, answers, labels, resamples=_RESAMPLES)
+    return (high - low) / 4  # a 95% interval is two of them to each side

@@ -18,7 +18,7 @@ from limbeck.models.fitted_heads import fit_head
 from limbeck.models.loading import load_config, load_fine_tuned, load_for_training, load_tokenizer, longest_input
 from limbeck.models.trimming import trim_vocabulary
 from limbeck.recipes.recipe import Recipe, StudentBlock
-from limbeck.shrink.between import best_point, compare_points, save_point
+from limbeck.shrink.between import Between, best_point
 from limbeck.tasks.encode import Collator, encode
 from limbeck.tasks.task import Task
 from limbeck.training.assemble import assemble, load_data
@@ -104,7 +104,8 @@ def train_teacher(recipe: Recipe, task: Task, folders: TeacherFolders) -> dict[s
         save_fitted(recipe, folders.fitted)
     student = StudentBlock(model=str(folders.fitted), head="kept")
     trained = execute(recipe.model_copy(update={"student": student}), folders.run, resume=True)
-    points = compare_points(folders.fitted, trained.student, task)
+    between = Between(folders.fitted, trained.student, task)
+    points = between.compare()
     best = best_point(points, task.metrics[0])
     metric = task.metrics[0]
     for point in points:
@@ -113,7 +114,7 @@ def train_teacher(recipe: Recipe, task: Task, folders: TeacherFolders) -> dict[s
             *(100 * point.share, metric, readable_score(metric, point.score), point.loss),
             "  <- the teacher" if point is best else "",
         )
-    save_point(folders.fitted, trained.student, best.share, task, folders.best)
+    between.save(best.share, folders.best)
     return {"model": str(folders.best), "share": best.share, "points": [asdict(point) for point in points]}
 
 

@@ -8,6 +8,7 @@ text, the seed and the settings alone, and are kept in a folder, because proposi
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from limbeck._internal.files import expand_home, make_folder, write_text
+from limbeck._internal.files import expand_home, file_digest, make_folder, write_text
 from limbeck._internal.progress import progress
 from limbeck.distillation.fingerprint import model_digest
 from limbeck.errors import DataError, ModelError, RecipeError
@@ -55,8 +56,7 @@ def augment(task: Task, block: AugmentBlock, seed: int) -> Task:
     """
     if task.problem not in _PROBLEMS:
         raise RecipeError(
-            f"task.augment replaces words of whole texts, and {task.name} decides "
-            f"{'words' if task.problem == 'tokens' else 'spans of words or words'}. Leave it out."
+            f"task.augment replaces words of whole texts, and {task.name} is a {task.problem} problem. Leave it out."
         )
     train = task.split("train")
     columns: dict[str, list[Any]] = {name: list(train[name][:]) for name in train.column_names}
@@ -125,9 +125,15 @@ class _Proposer:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model.to(self._device)
         self._words = self._whole_words()
-        self._vectors = None if block.vectors is None else WordVectors.read(Path(block.vectors))
-        vectors = "" if self._vectors is None else self._vectors.digest
-        self.digest = f"{model_digest(self._model)} {vectors}"
+        self._file = None if block.vectors is None else Path(block.vectors)
+        if self._file is not None and not self._file.is_file():
+            raise DataError(f"task.augment.vectors: there is no file {self._file}.")
+        self.digest = f"{model_digest(self._model)} {file_digest(self._file) if self._file else ''}"
+
+    @functools.cached_property
+    def _vectors(self) -> WordVectors | None:
+        """Return the vectors, which are large: what was made before does not need them."""
+        return None if self._file is None else WordVectors.read(self._file)
 
     def _whole_words(self) -> dict[int, str]:
         """Return the pieces that are words of their own, by their numbers."""
@@ -183,15 +189,12 @@ class WordVectors:
     def __init__(self, words: Sequence[str], vectors: np.ndarray) -> None:
         self._words, self._places = list(words), {word: place for place, word in enumerate(words)}
         self._vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        self.digest = hashlib.sha256(self._vectors.tobytes()).hexdigest()[:16]
         self._nearest: dict[str, tuple[str, ...]] = {}
 
     @classmethod
     def read(cls, file: Path) -> WordVectors:
         """Read a file; a line that is no word with as many numbers as the first is an error."""
         words, rows = [], []
-        if not file.is_file():
-            raise DataError(f"task.augment.vectors: there is no file {file}.")
         with file.open(encoding="utf-8", errors="replace") as lines:
             for number, line in enumerate(lines, start=1):
                 word, *values = line.rstrip().split(" ")

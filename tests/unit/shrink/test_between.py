@@ -12,7 +12,7 @@ from scipy.special import log_softmax
 from sklearn.metrics import accuracy_score
 from transformers import AutoModelForSequenceClassification
 
-from limbeck.shrink.between import SHARES, Point, best_point, compare_points, save_point
+from limbeck.shrink.between import SHARES, Between, Point, best_point
 from limbeck.tasks import load_task
 
 
@@ -36,7 +36,8 @@ def pair(tmp_path_factory, tokenizer):
 
 def test_points_are_scored_as_the_averaged_model_answers(pair, tokenizer, tmp_path):
     start, end, task = pair
-    points = compare_points(start, end, task)
+    between = Between(start, end, task)
+    points = between.compare()
     assert [point.share for point in points] == list(SHARES)
     first, last = (load_file(folder / "model.safetensors") for folder in (start, end))
     rows = task.split("validation")
@@ -53,7 +54,7 @@ def test_points_are_scored_as_the_averaged_model_answers(pair, tokenizer, tmp_pa
         labels = np.array(rows["label"][:])
         assert point.score == pytest.approx(accuracy_score(labels, logits.argmax(-1)))
         assert point.loss == pytest.approx(-log_softmax(logits, -1)[np.arange(len(labels)), labels].mean(), rel=1e-4)
-    save_point(start, end, 0.25, task, tmp_path / "quarter")
+    between.save(0.25, tmp_path / "quarter")
     saved = load_file(tmp_path / "quarter" / "model.safetensors")
     for name, value in saved.items():
         torch.testing.assert_close(value, 0.75 * first[name] + 0.25 * last[name])

@@ -139,7 +139,7 @@ def test_what_cannot_be_augmented_is_refused(language_model, task, tmp_path, tea
     with pytest.raises(RecipeError, match="replaces words of whole texts"):
         augment(dataclasses.replace(task, problem="tokens"), block(language_model), 0)
     with pytest.raises(DataError, match="there is no file"):
-        WordVectors.read(tmp_path / "none.txt")
+        augment(task, block(language_model, vectors=str(tmp_path / "none.txt")), 0)
     tokenizer = AutoTokenizer.from_pretrained(language_model)
     tokenizer.mask_token = None
     tokenizer.save_pretrained(tmp_path / "maskless")
