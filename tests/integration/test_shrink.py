@@ -80,7 +80,7 @@ def files(tmp_path_factory):
 def base_folder(tmp_path_factory, tokenizer_folder):
     """Save a pre-trained encoder without a head."""
     folder = tmp_path_factory.mktemp("models") / "encoder"
-    tiny_model("bert", depth=4, initializer_range=0.2).base_model.save_pretrained(folder)
+    tiny_model("bert", depth=4, seed=5, initializer_range=0.2).base_model.save_pretrained(folder)
     AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
     return folder
 
@@ -210,8 +210,14 @@ def test_the_race_is_that_of_the_run_directories(shrunk):
         student = summary["students"][str(depth)]
         recipe = yaml.safe_load((run / "recipe.yaml").read_text())
         assert (folder / student["run"], student["method"]) == (run, recipe["method"]["name"])
-        assert recipe["student"]["keep"] == student["layers"]
-        assert student["layers"] in [one["layers"] for one in plan["layers"]["sets"][str(depth)]]
+        if depth == DEPTHS[0]:
+            assert recipe["student"]["from"] == "teacher" and recipe["student"]["keep"] == student["layers"]
+            assert student["layers"] in [one["layers"] for one in plan["layers"]["sets"]]
+        else:  # cut from the student before it
+            assert recipe["student"]["from"] == str(folder / summary["students"][str(DEPTHS[0])]["run"])
+            above = summary["students"][str(DEPTHS[0])]["layers"]
+            assert student["layers"] == [above[layer - 1] for layer in recipe["student"]["keep"]]
+            assert recipe["student"]["keep"] in ([1], [2]) and recipe["teacher"]["model"] == str(taught_by(shrunk))
         assert recipe["train"]["epochs"] == race["epochs"][DEPTHS.index(depth)]
         exported = AutoModelForSequenceClassification.from_pretrained(folder / "students" / str(depth) / "model")
         trained = AutoModelForSequenceClassification.from_pretrained(run / "student")

@@ -161,6 +161,13 @@ def shrink(
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="About how long it may take, on this machine.")] = 10.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    whole_vocabulary: Annotated[
+        bool,
+        typer.Option(
+            "--whole-vocabulary",
+            help="Keep all pieces of the vocabulary: larger models, for texts unlike those in the data.",
+        ),
+    ] = False,
 ) -> None:
     """Make small, fast models of a large one: a teacher, students of several depths, exports and an honest summary.
 
@@ -179,6 +186,7 @@ def shrink(
         separator=separator,
         minutes=minutes,
         seed=seed,
+        whole_vocabulary=whole_vocabulary,
     )
     folder = output or Path("shrunk") / data.stem
     with continued_by(f"The same command continues {folder}."):

@@ -211,6 +211,8 @@ class _Fit:
         threads = threadpool_limits(1, "blas") if len(scaled) < _MANY_ROWS else nullcontext()
         with warnings.catch_warnings(), threads:
             warnings.simplefilter("ignore", ConvergenceWarning)  # a start for training need not be the last digit
+            # as where few rows compare layers: they are classes all the same
+            warnings.filterwarnings("ignore", "The number of unique classes is greater", UserWarning)
             model = LogisticRegression(
                 C=strength, max_iter=_ITERATIONS, fit_intercept=self.intercept, class_weight=weights
             )

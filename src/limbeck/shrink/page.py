@@ -122,7 +122,7 @@ def _conditions(summary: ShrinkSummary) -> list[str]:
         f"The teacher is {summary['teacher']['about']}. Always answering the most frequent label scores "
         f"{readable_score(summary['metric'], summary['majority'])}.",
         f"Students by layers: {students}. {race['candidates']} candidate{'s' * (race['candidates'] != 1)} of each "
-        "depth raced. Every decision is in plan.json.",
+        "depth raced; each student but the deepest is cut from the one before it. Every decision is in plan.json.",
         f"All models have {kept}"
         + (
             f"; {100 * unseen:.1f}% of the pieces of validation texts are written with shorter ones."

@@ -9,7 +9,6 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -48,7 +47,7 @@ from limbeck.shrink.schedule import (
 )
 from limbeck.shrink.scores import ModelScores
 from limbeck.shrink.summary import Measured, summarise
-from limbeck.shrink.teacher import TeacherFolders, reason_to_fine_tune, save_trimmed, train_teacher
+from limbeck.shrink.teacher import TeacherFolders, reason_to_fine_tune, save_trimmed, train_teacher, whole_base
 from limbeck.shrink.trainings import Candidate, Trainings, fast_passes
 from limbeck.study.halving import RaceResult
 from limbeck.study.watch import readable_duration
@@ -147,7 +146,10 @@ class _Pipeline:
         if "base" not in self.plan:
             why = reason_to_fine_tune(self.request.model, self.task)
             texts = chain(*self.task.inputs(self.task.split("train")[:]), *self.more.values())
-            base = save_trimmed(self.request.model, self.task, texts, not why, self.folder / "base")
+            if self.request.whole_vocabulary:
+                base = whole_base(self.request.model, "as it was asked for.")
+            else:
+                base = save_trimmed(self.request.model, self.task, texts, not why, self.folder / "base")
             self.workspace.decide("base", base | {"why_fine_tuned": why})
         base = self.plan["base"]
         trainings = Trainings(self.block, *self._sizes(base["model"]))
@@ -198,7 +200,8 @@ class _Pipeline:
             costs = {}
             for count in depths_of(teacher.depth):
                 layers = tuple(layers_to_keep(f"spread:{count}", teacher.depth))
-                values = teacher.trainings.student(Candidate(layers, "ft"), teacher.model, 1.0)
+                like = Candidate(layers, teacher.depth, "ft")
+                values = teacher.trainings.student(like, teacher.model, teacher.model, 1.0)
                 costs[count] = measure_cost(load_recipe(values=values))
             features = (
                 costs[depths_of(teacher.depth)[0]].epoch * 2 / 3
@@ -210,23 +213,20 @@ class _Pipeline:
         plan = self.plan["race"]
         return RaceSchedule(tuple(plan["depths"]), plan["candidates"], tuple(plan["epochs"]), plan["seconds"])
 
-    def _choose_layers(self, teacher: _Teacher, depths: Sequence[int]) -> dict[int, list[list[int]]]:
-        """Return which layers students of each depth may keep: the best set by what a fitted head makes of it, first.
+    def _choose_layers(self, teacher: _Teacher, count: int) -> list[list[int]]:
+        """Return which layers the deepest students may keep: the best set by what a fitted head makes of it, first.
 
         The others follow in the order in which they were proposed, the simple ones first: what is best before training
         need not be best after it.
         """
-        logger.info("Step 2 of 4: which layers students keep.")
+        logger.info("Step 2 of 4: which layers students of %d keep.", count)
         if "layers" not in self.plan:
-            self._compare_layers(teacher, depths)
-        found = {}
-        for count, sets in self.plan["layers"]["sets"].items():
-            best, *others = (one["layers"] for one in sets)
-            simple = [layers_to_keep(f"{name}:{count}", teacher.depth) for name in ("ends", "spread")]
-            found[int(count)] = [best, *(layers for layers in simple if layers in others)]
-        return found
+            self._compare_layers(teacher, count)
+        best, *others = (one["layers"] for one in self.plan["layers"]["sets"])
+        simple = [layers_to_keep(f"{name}:{count}", teacher.depth) for name in ("ends", "spread")]
+        return [best, *(layers for layers in simple if layers in others)]
 
-    def _compare_layers(self, teacher: _Teacher, depths: Sequence[int]) -> None:
+    def _compare_layers(self, teacher: _Teacher, count: int) -> None:
         network, tokenizer = load_fine_tuned(teacher.model, self.task), load_tokenizer(teacher.model)
         length, _ = self.task.suggest_length(tokenizer, longest_input(network))
         collate = Collator(tokenizer, problem=self.task.problem)
@@ -234,37 +234,30 @@ class _Pipeline:
             sample = choice_sample(self.task.encode("train", tokenizer, length), self.task.problem, _COMPARED_ON)
         with fast_passes():
             influence = block_influence(network, Batches(sample, collate, 32))
-        proposed = {
-            f"{count} {name}": layers
-            for count in depths
-            for name, layers in propose_layers(teacher.depth, count, influence).items()
-        }
+        proposed = propose_layers(teacher.depth, count, influence)
         metric = self.task.metrics[0]
         with fast_passes():
             found = compare_layers(
                 *(network, sample, collate, self.task.problem, proposed), metric=metric, rows=len(sample)
             )
-        table: dict[str, list[dict[str, Any]]] = {}
-        for candidate in found:
-            table.setdefault(str(len(candidate.layers)), []).append(asdict(candidate))
-        for count, sets in table.items():
-            chosen = ", ".join(map(str, sets[0]["layers"]))
-            score = readable_score(metric, sets[0]["score"])
-            logger.info("%s of %d layers: %s (%s %s with a fitted head).", count, teacher.depth, chosen, metric, score)
-        self.workspace.decide("layers", {"of": teacher.depth, "influence": influence, "sets": table})
+        chosen, score = ", ".join(map(str, found[0].layers)), readable_score(metric, found[0].score)
+        logger.info("%d of %d layers: %s (%s %s with a fitted head).", count, teacher.depth, chosen, metric, score)
+        sets = [asdict(one) for one in found]
+        self.workspace.decide("layers", {"of": teacher.depth, "influence": influence, "sets": sets})
 
     def _race(self, teacher: _Teacher) -> dict[int, RaceResult]:
         """Train students until the best of each depth is known."""
         schedule = self._schedule(teacher)
-        sets = self._choose_layers(teacher, schedule.depths)
+        sets = self._choose_layers(teacher, schedule.depths[0])
         logger.info(
             "Step 3 of 4: students of %s layers, %d candidate%s each, %s epochs: about %s.",
             *(", ".join(map(str, schedule.depths)), schedule.candidates, "s" * (schedule.candidates > 1)),
             *(", ".join(f"{epochs:g}" for epochs in schedule.epochs), readable_duration(schedule.seconds)),
         )
-        races = run_race(schedule, sets, teacher.trainings, teacher.model, self.task, self.folder / "race")
+        races, layers = run_race(schedule, sets, teacher.trainings, teacher.model, self.task, self.folder / "race")
         decisions = {str(depth): race.decisions() for depth, race in races.items()}
-        self.workspace.decide("race", self.plan["race"] | {"decisions": decisions})
+        kept = {str(depth): kept for depth, kept in layers.items()}
+        self.workspace.decide("race", self.plan["race"] | {"decisions": decisions, "layers": kept})
         return races
 
     def _measure(self, paths: dict[str, Path], teacher: _Teacher) -> Measured:

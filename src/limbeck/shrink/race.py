@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from limbeck.errors import RunError
 from limbeck.metrics import SMALLER_IS_BETTER
+from limbeck.models.kept_layers import layers_to_keep
 from limbeck.recipes.files import set_value
 from limbeck.runs.directory import StudyDirectory
 from limbeck.shrink.schedule import RaceSchedule
@@ -23,38 +25,63 @@ from limbeck.tasks.task import Task
 logger = logging.getLogger("limbeck")
 
 
+@dataclass(frozen=True)
+class Source:
+    """Name the model that students are cut from, and which of the teacher's layers its own come from."""
+
+    model: str
+    layers: tuple[int, ...]
+
+    @classmethod
+    def of_winner(cls, winner: TrainJob, source: Source) -> Source:
+        """Name a trained student, which was cut from ``source``."""
+        kept = winner.values["student"]["keep"]
+        return cls(winner.folder, tuple(source.layers[layer - 1] for layer in kept))
+
+
 def run_race(
     schedule: RaceSchedule,
-    layer_sets: Mapping[int, Sequence[Sequence[int]]],
+    first_sets: Sequence[Sequence[int]],
     trainings: Trainings,
     teacher: str,
     task: Task,
     folder: Path,
-) -> dict[int, RaceResult]:
-    """Train the candidates of each depth until one is left; return the results by depth.
+) -> tuple[dict[int, RaceResult], dict[int, list[int]]]:
+    """Train the candidates of each depth until one is left; return the results, and the teacher's layers, by depth.
 
-    All that is known of a race is in its runs: started again, it comes to the same decisions.
+    The deepest students are cut from the teacher, those of each further depth from the winner of the one before: it
+    has got over the loss of its layers already. All that is known of a race is in its runs: started again, it comes to
+    the same decisions.
     """
-    fields = {depth: field_of(layer_sets[depth], schedule.candidates) for depth in schedule.depths}
+    whole = source = Source(teacher, tuple(range(1, trainings.depth + 1)))
+    metric = task.metrics[0]
+    larger = metric not in SMALLER_IS_BETTER
     epochs = dict(zip(schedule.depths, schedule.epochs, strict=True))
-    cache = _cache_job(fields, trainings, teacher, epochs, folder)
+    cache = _cache_job(schedule, first_sets, trainings, teacher, epochs, folder)
     if not cache.finished():
         with watching(1) as watcher:
             run_workflows({"cache": _only(cache)}, InProcess(), watcher)
-    metric = task.metrics[0]
-    jobs = {
-        depth: [_job(candidate, trainings, teacher, epochs[depth], metric, cache, folder) for candidate in field]
-        for depth, field in fields.items()
-    }
-    larger = metric not in SMALLER_IS_BETTER
-    with watching(sum(race_starts(len(field)) for field in jobs.values())) as watcher:
-        results: dict[int, RaceResult] = run_workflows(
-            {depth: race(field, larger) for depth, field in jobs.items()}, InProcess(), watcher
-        )
-    if not any(result.winner for result in results.values()):
+    results: dict[int, RaceResult] = {}
+    layers: dict[int, list[int]] = {}
+    with watching(len(schedule.depths) * race_starts(schedule.candidates)) as watcher:
+        for depth in schedule.depths:
+            sets = first_sets if depth == schedule.depths[0] else simple_sets(depth, len(source.layers))
+            field = field_of(sets, schedule.candidates, len(source.layers))
+            jobs = [_job(one, source, trainings, teacher, epochs[depth], metric, cache, folder) for one in field]
+            results |= run_workflows({depth: race(jobs, larger)}, InProcess(), watcher)
+            if (winner := results[depth].winner) is not None:
+                source = Source.of_winner(winner, source)
+                layers[depth] = list(source.layers)
+    if source is whole:
         reasons = [why for result in results.values() for why in result.failed.values()]
         raise RunError(f"No student could be trained: {reasons[0]} See {folder / 'failures'}.")
-    return results
+    return results, layers
+
+
+def simple_sets(count: int, depth: int) -> list[list[int]]:
+    """Return sets of layers that suit a trained student: evenly spread ones, then the first ones and the last."""
+    sets = [layers_to_keep(f"{name}:{count}", depth) for name in ("spread", "ends")]
+    return sets if sets[0] != sets[1] else sets[:1]
 
 
 def _only(job: CacheJob) -> Any:
@@ -63,22 +90,31 @@ def _only(job: CacheJob) -> Any:
 
 
 def _cache_job(
-    fields: Mapping[int, Sequence[Candidate]],
+    schedule: RaceSchedule,
+    first_sets: Sequence[Sequence[int]],
     trainings: Trainings,
     teacher: str,
     epochs: Mapping[int, float],
     folder: Path,
 ) -> CacheJob:
-    """Return the job that asks the teacher once for all candidates."""
-    candidates = [candidate for field in fields.values() for candidate in field]
-    recipes = {
-        candidate.key: (trainings.student(candidate, teacher, epochs[candidate.depth]), 1) for candidate in candidates
-    }
+    """Return the job that asks the teacher once for all candidates; which layers they keep does not matter to it."""
+    recipes = {}
+    for above, depth in zip((trainings.depth, *schedule.depths), schedule.depths, strict=False):
+        sets = first_sets if above == trainings.depth else simple_sets(depth, above)
+        layers = tuple(layers_to_keep(f"spread:{depth}", trainings.depth))
+        for method in dict.fromkeys(one.method for one in field_of(sets, schedule.candidates, above)):
+            like = Candidate(layers, trainings.depth, method)
+            recipes[_served_as(like)] = trainings.student(like, teacher, teacher, epochs[depth]), 1
     return CacheJob("features", "the teacher's features", str(folder), recipes, str(folder / "caches" / "teacher"))
+
+
+def _served_as(candidate: Candidate) -> str:
+    return f"{candidate.depth} {candidate.method}"
 
 
 def _job(
     candidate: Candidate,
+    source: Source,
     trainings: Trainings,
     teacher: str,
     epochs: float,
@@ -86,8 +122,8 @@ def _job(
     cache: CacheJob,
     folder: Path,
 ) -> TrainJob:
-    values = trainings.student(candidate, teacher, epochs)
-    if cache.serves(candidate.key, values):
+    values = trainings.student(candidate, source.model, teacher, epochs)
+    if cache.serves(_served_as(candidate), values):
         set_value(values, "teacher.cache", cache.folder)
     run = StudyDirectory(folder).runs / candidate.key
     return TrainJob(candidate.key, candidate.title, str(folder), values, str(run), metric=metric)

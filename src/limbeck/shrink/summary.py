@@ -78,7 +78,7 @@ def summarise(
         },
         "teacher": dict(plan["teacher"]) | {"layers": plan["layers"]["of"]},
         "students": {
-            str(depth): {"run": str(path.relative_to(folder)), "layers": list(_layers(races[depth]))}
+            str(depth): {"run": str(path.relative_to(folder)), "layers": plan["race"]["layers"][str(depth)]}
             | {"method": races[depth].winner.values["method"]["name"]}  # type: ignore[union-attr]
             for depth, path in winners.items()
         },
@@ -89,12 +89,6 @@ def summarise(
         "timed": {"length": measured.length, **measured.conditions},
         "not_exported": dict(refused),
     }
-
-
-def _layers(race: RaceResult) -> Sequence[int]:
-    assert race.winner is not None
-    layers: Sequence[int] = race.winner.values["student"]["keep"]
-    return layers
 
 
 def _choose(

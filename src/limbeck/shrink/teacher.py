@@ -64,6 +64,12 @@ def _scores(network: Any, tokenizer: Any, task: Task) -> tuple[float, float]:
     return task.score(logits, encoded)[task.metrics[0]], majority[task.metrics[0]]
 
 
+def whole_base(model: str, why: str) -> dict[str, Any]:
+    """Say that the model is taken with all pieces of its vocabulary, and why."""
+    pieces = len(load_tokenizer(model))
+    return {"model": model, "pieces": pieces, "of_pieces": pieces, "why": why}
+
+
 def save_trimmed(model: str, task: Task, texts: Iterable[str], knows_task: bool, folder: Path) -> dict[str, Any]:
     """Save the model with the pieces of its vocabulary that these texts use; say what was kept, or why all was.
 
@@ -75,7 +81,7 @@ def save_trimmed(model: str, task: Task, texts: Iterable[str], knows_task: bool,
         trimmed = trim_vocabulary(network, tokenizer, texts)
     except ModelError as error:
         logger.warning("The vocabulary stays whole: %s", error)
-        return {"model": model, "pieces": len(tokenizer), "of_pieces": len(tokenizer), "why": str(error)}
+        return whole_base(model, str(error))
     with replacing_folder(folder) as temporary:
         smaller: Any = trimmed.model if knows_task else trimmed.model.base_model
         smaller.save_pretrained(temporary)

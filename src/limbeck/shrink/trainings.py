@@ -19,7 +19,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "fcd": {"name": "fcd"},
     "ft": {"name": "ft"},
 }
-# The learning rates of models so wide; narrower and shallower ones bear more. A teacher moves far, then half-way back.
+# The learning rates of models so wide; narrower ones bear more, and so do those that lost more layers. A teacher moves
+# far, then half-way back.
 _RATE, _TEACHER_RATE, _WIDTH, _MOST_RATE = 7e-5, 1e-4, 768, 5e-4
 _SMOOTHING = 0.1  # of the teacher's labels
 _MANY_ROWS = 1000
@@ -32,9 +33,10 @@ def fast_passes() -> AbstractContextManager[object]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Describe a student that may win: which of the teacher's layers it keeps, and how it learns."""
+    """Describe a student that may win: which layers it keeps of a model with ``of`` of them, and how it learns."""
 
     layers: tuple[int, ...]
+    of: int
     method: str
 
     @property
@@ -44,14 +46,14 @@ class Candidate:
 
     @property
     def title(self) -> str:
-        """Name it for people: ``3 layers (4, 8, 12), kd``."""
+        """Name it for people: ``3 layers (2, 4, 6 of 6), kd``."""
         layers = "1 layer" if self.depth == 1 else f"{self.depth} layers"
-        return f"{layers} ({', '.join(map(str, self.layers))}), {self.method}"
+        return f"{layers} ({', '.join(map(str, self.layers))} of {self.of}), {self.method}"
 
     @property
     def key(self) -> str:
         """Name it in paths."""
-        return f"{self.depth}-{self.method}-{'.'.join(map(str, self.layers))}"
+        return f"{self.depth}-of-{self.of}-{self.method}-{'.'.join(map(str, self.layers))}"
 
 
 @dataclass(frozen=True)
@@ -70,10 +72,11 @@ class Trainings:
         method = METHODS["ft"] | ({"smoothing": _SMOOTHING} if self.block["problem"] == "classification" else {})
         return load_recipe(values=self._values(student, method, epochs, _TEACHER_RATE))
 
-    def student(self, candidate: Candidate, teacher: str, epochs: float) -> dict[str, Any]:
-        """Return the values of the recipe that trains a candidate."""
-        student = {"from": "teacher", "keep": list(candidate.layers), "head": "fitted"}
-        values = self._values(student, METHODS[candidate.method], epochs, _RATE * self.depth / candidate.depth)
+    def student(self, candidate: Candidate, source: str, teacher: str, epochs: float) -> dict[str, Any]:
+        """Return the values of the recipe that trains a candidate, which is cut from the model ``source``."""
+        cut_from = "teacher" if source == teacher else source
+        student = {"from": cut_from, "keep": list(candidate.layers), "head": "fitted"}
+        values = self._values(student, METHODS[candidate.method], epochs, _RATE * candidate.of / candidate.depth)
         # confirmed, because it was looked at when it was made
         return values | {"teacher": {"model": teacher, "cache_dtype": "float16", "confirmed": True}}
 
@@ -93,7 +96,7 @@ class Trainings:
         }
 
 
-def field_of(layer_sets: Sequence[Sequence[int]], count: int) -> list[Candidate]:
+def field_of(layer_sets: Sequence[Sequence[int]], count: int, of: int) -> list[Candidate]:
     """Return so many candidates of one depth: each set of layers by the first method, then by the next."""
     sets = [tuple(layers) for layers in layer_sets]
-    return [Candidate(layers, method) for method in METHODS for layers in sets][:count]
+    return [Candidate(layers, of, method) for method in METHODS for layers in sets][:count]
