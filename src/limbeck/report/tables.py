@@ -17,7 +17,7 @@ CKA, RANKS, COST = "CKA on the diagonal", "Relation difference, ranks", "Cost"
 RESTORATION, BY_CLASS = "Restoration", "Restoration by class"
 CALIBRATION, SIMILARITY, POOLED = "Calibration", "Intra-class similarity", "Intra-class similarity, all examples"
 _SIMILARITIES = (
-    (SIMILARITY, "intra_class_similarity", "in its mini-batch: the smaller that is, the higher"),
+    (SIMILARITY, "intra_class_similarity", "in its mini-batch; values are higher in smaller ones"),
     (POOLED, "intra_class_similarity_pooled", "among all that was measured"),
 )
 _MEAN = "mean over tasks"
