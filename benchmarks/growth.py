@@ -164,12 +164,14 @@ def of_runs(runs: int, folder: Path) -> dict[str, float]:
     from limbeck.report.page import write_report
     from limbeck.study.engines import InProcess
     from limbeck.study.loading import load_study
+    from limbeck.study.plan import Plan
     from limbeck.study.runner import run_study
 
     clock, study, output = Clock(), folder / "study.yaml", folder / "out"
     values: dict[str, Any] = {
         "tasks": ["reviews"],
         "task": {"size": 60, "max_length": 16},
+        "teacher": {"fine_tuned": str(_teacher(folder)), "confirmed": True},
         "student": {"config": {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1}},
         "methods": {"ft": {}, "ft slow": {"method": {"name": "ft"}, "train": {"learning_rate": 1e-6}}},
         "seeds": [0],
@@ -177,17 +179,23 @@ def of_runs(runs: int, folder: Path) -> dict[str, float]:
         "rivals": False,
         "train": {"max_steps": 1, "batch_size": 8},
     }
-    values["student"] |= {"tokenizer": str(_tokenizer(folder))}
     values["student"]["config"] |= {"num_attention_heads": 2, "intermediate_size": 16}
     study.write_text(yaml.safe_dump(values))
     run_study(load_study(study), output, InProcess())
     study.write_text(yaml.safe_dump(values | {"seeds": list(range(runs // 2))}))
-    for run in list((output / "runs").iterdir()):
-        recipe, stem = yaml.safe_load((run / "recipe.yaml").read_text()), run.name.removesuffix("s0")
-        for seed in range(1, runs // 2):
-            copy = run.parent / f"{stem}s{seed}"
-            shutil.copytree(run, copy)
+    plan = Plan(load_study(study), output)
+    for label in values["methods"]:
+        first, *others = (
+            plan.train_job("reviews", label, {}, seed, "needed").directory.path for seed in range(runs // 2)
+        )
+        recipe, metrics = (
+            yaml.safe_load((first / "recipe.yaml").read_text()),
+            json.loads((first / "metrics.json").read_text()),
+        )
+        for seed, copy in enumerate(others, start=1):
+            shutil.copytree(first, copy)
             (copy / "recipe.yaml").write_text(yaml.safe_dump(recipe | {"seed": seed}))
+            (copy / "metrics.json").write_text(json.dumps(metrics | {"seed": seed}))
     clock.time("start again", lambda: run_study(load_study(study), output, Untouched()))
     clock.time("compare", lambda: compare_paths([output]))
     clock.time("report", lambda: write_report([output], folder / "report.html"))
@@ -209,12 +217,22 @@ class Untouched:
         pass
 
 
-def _tokenizer(folder: Path) -> Path:
+def _teacher(folder: Path) -> Path:
+    """Save a tiny model with the labels of the reviews; nobody asks what it answers."""
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
     from limbeck import load_task
+    from limbeck.models.heads import label_config
     from limbeck.models.vocabulary import make_wordpiece
 
-    make_wordpiece(load_task("reviews", size=60).split("train")["review"], folder / "tokenizer")
-    return folder / "tokenizer"
+    task = load_task("reviews", size=60)
+    make_wordpiece(task.split("train")["review"], folder / "teacher")
+    tokenizer = AutoTokenizer.from_pretrained(folder / "teacher")
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertForSequenceClassification(BertConfig(vocab_size=len(tokenizer), **size, **label_config(task))).save_pretrained(
+        folder / "teacher"
+    )
+    return folder / "teacher"
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,8 @@ def main() -> None:
         with watch.part("all else"):
             found = run_study(study, folder / "out", InProcess(options.threads))
     runs = sum(len(entry["runs"]) for entry in found["entries"])
+    if runs < len(METHODS) * options.seeds:
+        sys.exit(f"Only {runs} runs ended well: {next(entry['why'] for entry in found['entries'] if entry['why'])}")
     finish(runs, watch.seconds, options)
 
 
@@ -150,7 +152,7 @@ def description(data: Path, teacher: Path, options: Namespace) -> dict[str, Any]
     return {
         "tasks": ["glue/cola"],
         "task": {"data_dir": str(data)},
-        "teacher": {"fine_tuned": str(teacher)},
+        "teacher": {"fine_tuned": str(teacher), "confirmed": True},
         "student": {"from": "teacher", "keep": "spread:6"},
         "train": {"epochs": options.epochs},
         "methods": list(METHODS),
