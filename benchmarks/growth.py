@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _table import parser
+from _table import conclude, parser
 from rich.console import Console
 from rich.table import Table
 
@@ -283,10 +283,7 @@ def finish(curves: list[Curve], options: Namespace) -> None:
     if options.json:
         options.json.write_text(json.dumps([{"kind": c.kind, "points": c.points} for c in curves], indent=1) + "\n")
     broken = [words for curve in curves for words in curve.broken()]
-    if broken:
-        print("Missed: " + "; ".join(broken))
-    if options.check and broken:
-        sys.exit(1)
+    conclude(broken, options)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _table import parser
+from _table import conclude, parser
 from rich.console import Console
 from rich.table import Table
 from transformers import AutoModel, AutoModelForSequenceClassification, get_linear_schedule_with_warmup
@@ -365,10 +365,7 @@ def finish(lines: list[Line], options: Namespace) -> None:
     if options.json:
         options.json.write_text(json.dumps([dataclasses.asdict(line) for line in lines], indent=1) + "\n")
     missed = [f"{line.data}: {line.case}" for line in lines if line.met is False]
-    if missed:
-        print("Missed: " + "; ".join(missed))
-    if options.check and missed:
-        sys.exit(1)
+    conclude(missed, options)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _table import parser
+from _table import conclude, parser
 from rich.console import Console
 from rich.table import Table
 
@@ -463,10 +463,7 @@ def finish(curves: list[Curve], options: Namespace) -> None:
     if options.json:
         curves_too = [vars(curve) for curve in curves]
         options.json.write_text(json.dumps({"rows": rows, "curves": curves_too}, indent=1) + "\n")
-    if missed:
-        print("Missed: " + "; ".join(missed))
-    if options.check and missed:
-        sys.exit(1)
+    conclude(missed, options)
 
 
 if __name__ == "__main__":
