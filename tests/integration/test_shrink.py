@@ -322,6 +322,18 @@ def test_a_budget_and_a_teacher_as_it_is_given(budget, met, shrunk, files, tmp_p
     assert np.mean([len(ids) <= summary["timed"]["length"] for ids in lengths]) >= 0.95
 
 
+def test_the_vocabulary_stays_whole_where_that_is_asked_for(base_folder, files, tmp_path, plain):
+    summary = shrink(request(base_folder, files, whole_vocabulary=True), tmp_path / "out")
+    pieces = len(AutoTokenizer.from_pretrained(base_folder))
+    assert summary["vocabulary"]["pieces"] == summary["vocabulary"]["of_pieces"] == pieces
+    assert "The vocabulary is whole: as it was asked for." in (tmp_path / "out" / "summary.md").read_text()
+    embeddings = read_json(base_folder / "config.json")["vocab_size"]  # the tiny model has more than it needs
+    for depth in DEPTHS:
+        student = tmp_path / "out" / "students" / str(depth) / "model"
+        assert read_json(student / "config.json")["vocab_size"] == embeddings
+        assert len(AutoTokenizer.from_pretrained(student)) == pieces
+
+
 def test_who_is_a_teacher(shrunk, base_folder, teacher_folder, files):
     train, dev = map(str, files)
     task = load_task("table", train=train, validation=dev, text="text", label="label")
