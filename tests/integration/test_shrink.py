@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from helpers.saved_runs import assert_same_weights, read_json
-from helpers.tiny_models import tiny_model
-from helpers.tiny_tables import sentences, write_csv
+from helpers.tiny_models import VOCAB, tiny_model
+from helpers.tiny_tables import WORDS, sentences, write_csv
 from sklearn.metrics import f1_score
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 import limbeck.shrink.pipeline
 import limbeck.study.jobs
@@ -25,6 +25,7 @@ from limbeck.deploy.export import export
 from limbeck.errors import MissingExtra
 from limbeck.inference.predict import predict_file
 from limbeck.models.loading import load_for_training
+from limbeck.models.vocabulary import make_wordpiece
 from limbeck.rivals.frozen import frozen_rivals
 from limbeck.rivals.tfidf import tfidf_rival
 from limbeck.shrink.page import summary_page
@@ -38,6 +39,8 @@ from limbeck.tasks import load_task
 needs_onnx = pytest.mark.skipif(
     not importlib.util.find_spec("onnxruntime"), reason="onnxruntime is not installed: pip install 'limbeck[onnx]'"
 )
+EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
+UNUSED = ("gull", "lamb", "stone")
 DEPTHS = (2, 1)  # of a teacher of four layers
 # Of 0.1 minutes the race has 3.6 seconds: at this cost two candidates of each depth have two epochs; four of 0.14.
 COST = StepCost(epoch=0.5, start=0.02)
@@ -50,6 +53,7 @@ def hurry():
         patch.setattr("limbeck.shrink.schedule._MOST_EPOCHS", 6.0)
         patch.setattr("limbeck.shrink.pipeline._TEACHER_SHARE", 0.5)
         patch.setattr("limbeck.shrink.forms._SECONDS", 0.1)
+        patch.setattr("limbeck.deploy.compact.FINE_PIECES", 20)
         patch.setattr("limbeck.inference.latency._WARM_UP", 0.005)
         patch.setattr("limbeck.inference.latency._MEASURED", 0.005)
         patch.setattr("limbeck.shrink.scores._RESAMPLES", 300)
@@ -77,11 +81,11 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def base_folder(tmp_path_factory, tokenizer_folder):
-    """Save a pre-trained encoder without a head."""
+def base_folder(tmp_path_factory):
+    """Save a pre-trained encoder without a head, which knows words that no text has."""
     folder = tmp_path_factory.mktemp("models") / "encoder"
+    make_wordpiece([" ".join([*WORDS, *UNUSED])], folder, vocab_size=VOCAB)
     tiny_model("bert", depth=4, seed=5, initializer_range=0.2).base_model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(tokenizer_folder).save_pretrained(folder)
     return folder
 
 
@@ -123,11 +127,11 @@ def models_of(summary):
     return {model["name"]: model for model in summary["models"]}
 
 
-def places_of(plan):
+def model_places():
     """Return where each model is, by its name in the summary."""
-    places = {"teacher": Path(plan["teacher"]["model"]), "teacher, int8": "students/teacher-onnx-int8"}
-    for depth, name in ((2, "2 layers"), (1, "1 layer")):
-        places |= {name: f"students/{depth}/model", f"{name}, int8": f"students/{depth}/onnx-int8"}
+    places = {}
+    for folder, name in (("teacher", "teacher"), ("2", "2 layers"), ("1", "1 layer")):
+        places |= {name: f"students/{folder}/model", f"{name}, int8": f"students/{folder}/onnx-int8"}
     return places
 
 
@@ -149,11 +153,10 @@ def test_rows_that_choose_and_rows_that_are_reported_share_nothing(shrunk, files
 
 
 @needs_onnx
-def test_every_form_of_every_depth_is_exported_scored_and_counted(shrunk, tmp_path):
+def test_every_form_of_every_depth_is_exported_scored_and_counted(shrunk, base_folder, tmp_path):
     folder, summary = shrunk
     assert summary == read_json(folder / "summary.json")
-    plan, models = read_json(folder / "plan.json"), models_of(summary)
-    places = places_of(plan)
+    models, places = models_of(summary), model_places()
     rivals = [name for name, model in models.items() if model["kind"] == "rival"]
     assert models.keys() - rivals == places.keys() and not summary["not_exported"] and not summary["failed"]
     labels = {part: labels_of(folder, part) for part in ("choosing", "reported")}
@@ -175,19 +178,21 @@ def test_every_form_of_every_depth_is_exported_scored_and_counted(shrunk, tmp_pa
             gap = model["score"]["value"] - models["teacher"]["score"]["value"]
             assert model["against_teacher"]["value"] == pytest.approx(gap)
             assert set(model["against_rivals"]) == set(rivals)
-        if name != "teacher":
-            file = folder / place / ("model.onnx" if "int8" in name else "model.safetensors")
-            assert model["disk_bytes"] == file.stat().st_size
+        file = folder / place / ("model.onnx" if "int8" in name else "model.safetensors")
+        assert model["disk_bytes"] == file.stat().st_size
     for depth, name in ((2, "2 layers"), (1, "1 layer")):
         student = AutoModelForSequenceClassification.from_pretrained(folder / places[name])
         assert student.config.num_hidden_layers == depth == models[name]["depth"] == models[f"{name}, int8"]["depth"]
         assert models[name]["parameters"] == sum(weight.numel() for weight in student.parameters())
-        assert student.config.vocab_size == summary["vocabulary"]["pieces"]
+        assert student.config.vocab_size == read_json(base_folder / "config.json")["vocab_size"]
+        ours, whole = (AutoTokenizer.from_pretrained(one) for one in (folder / places[name], base_folder))
+        assert ours.get_vocab() == whole.get_vocab() and set(UNUSED) <= set(ours.get_vocab())
+        assert summary["vocabulary"]["pieces"] < len(whole)
     most = Counter(label for _, label in sentences(200)).most_common(1)[0][0]
     assert summary["majority"] == pytest.approx(np.mean(np.array(labels["reported"]) == most))
 
 
-def test_the_race_is_that_of_the_run_directories(shrunk):
+def test_the_race_is_that_of_the_run_directories(shrunk, base_folder):
     """Follow the decisions by what the runs logged, and see that the winner's weights are those that were exported."""
     folder, summary = shrunk
     plan = read_json(folder / "plan.json")
@@ -221,8 +226,16 @@ def test_the_race_is_that_of_the_run_directories(shrunk):
         assert recipe["train"]["epochs"] == race["epochs"][DEPTHS.index(depth)]
         exported = AutoModelForSequenceClassification.from_pretrained(folder / "students" / str(depth) / "model")
         trained = AutoModelForSequenceClassification.from_pretrained(run / "student")
-        for ours, theirs in zip(exported.parameters(), trained.parameters(), strict=True):
-            assert ours.equal(theirs)
+        ours, theirs = exported.state_dict(), trained.state_dict()
+        small, pre_trained = theirs.pop(EMBEDDINGS), AutoModel.from_pretrained(base_folder).get_input_embeddings()
+        large = ours.pop(EMBEDDINGS)
+        assert ours.keys() == theirs.keys() and all(ours[name].equal(theirs[name]) for name in ours)
+        ids = AutoTokenizer.from_pretrained(base_folder).get_vocab()
+        ids_here = AutoTokenizer.from_pretrained(run / "student").get_vocab()
+        assert len(small) == len(ids_here) < len(ids)
+        for word, place in ids.items():  # words that no text has are as they were
+            expected = small[ids_here[word]] if word in ids_here else pre_trained.weight[place]
+            assert large[place].equal(expected)
         assert models_of(summary)["2 layers" if depth == 2 else "1 layer"]["chosen_by"] == pytest.approx(
             last["scores"][winner]
         )
@@ -293,7 +306,7 @@ def test_without_a_budget_the_knee_is_proposed(shrunk):
     assert summary["chosen"]["noise"] == pytest.approx((right * (1 - right) / rows) ** 0.5, rel=0.3)
     name = chosen_independently(summary, None)
     assert summary["budget"] is None and summary["chosen"]["name"] == name and summary["chosen"]["met"]
-    assert folder / summary["chosen"]["folder"] == folder / places_of(read_json(folder / "plan.json"))[name]
+    assert folder / summary["chosen"]["folder"] == folder / model_places()[name]
     assert (folder / summary["chosen"]["folder"]).is_dir()
 
 
@@ -320,18 +333,6 @@ def test_a_budget_and_a_teacher_as_it_is_given(budget, met, shrunk, files, tmp_p
         "input_ids"
     ]
     assert np.mean([len(ids) <= summary["timed"]["length"] for ids in lengths]) >= 0.95
-
-
-def test_the_vocabulary_stays_whole_where_that_is_asked_for(base_folder, files, tmp_path, plain):
-    summary = shrink(request(base_folder, files, whole_vocabulary=True), tmp_path / "out")
-    pieces = len(AutoTokenizer.from_pretrained(base_folder))
-    assert summary["vocabulary"]["pieces"] == summary["vocabulary"]["of_pieces"] == pieces
-    assert "The vocabulary is whole: as it was asked for." in (tmp_path / "out" / "summary.md").read_text()
-    embeddings = read_json(base_folder / "config.json")["vocab_size"]  # the tiny model has more than it needs
-    for depth in DEPTHS:
-        student = tmp_path / "out" / "students" / str(depth) / "model"
-        assert read_json(student / "config.json")["vocab_size"] == embeddings
-        assert len(AutoTokenizer.from_pretrained(student)) == pieces
 
 
 def test_who_is_a_teacher(shrunk, base_folder, teacher_folder, files):

@@ -6,6 +6,7 @@ import json
 import shutil
 
 import numpy as np
+import onnx
 import pytest
 import torch
 import yaml
@@ -242,6 +243,56 @@ class TestExport:
         assert not LEFT_OUT & set(served.tokenizer.get_vocab())
         card = (folder / "README.md").read_text()
         assert "78 of 83 pieces" in card and "trimming its vocabulary" in card
+
+    @pytest.mark.parametrize("form", ["hf", "onnx-int8"])
+    def test_all_pieces_come_back(self, form, run, teacher_folder, tmp_path, command):
+        shutil.copytree(run, tmp_path / "run")
+        code, said = command("export", "run", "--to", form, "--pieces-of", teacher_folder, "-o", "out", "--max-drop", 1)
+        assert code == 0, said
+        served, before = load_served(tmp_path / "out"), load_served(tmp_path / "run")
+        assert served.tokenizer.get_vocab() == AutoTokenizer.from_pretrained(teacher_folder).get_vocab()
+        more = read_json(teacher_folder / "config.json")["vocab_size"] - len(before.tokenizer)
+        assert served.parameters == before.parameters + more * 32 > before.parameters
+        answers = [
+            own.logits(own.tokenizer(["the cat naps", "a dog"], padding=True, return_tensors="pt"))
+            for own in (served, before)
+        ]
+        assert answers[0] == pytest.approx(answers[1], abs=1e-6 if form == "hf" else 0.5)
+        if form == "hf":
+            ids = served.tokenizer.convert_tokens_to_ids(sorted(LEFT_OUT))
+            teacher = AutoModelForSequenceClassification.from_pretrained(teacher_folder)
+            ours, theirs = (one.get_input_embeddings().weight[ids] for one in (served.model, teacher))
+            assert torch.equal(ours, theirs)
+
+    @pytest.mark.parametrize("name", ["whole", "gpt2", "tokens"])
+    def test_a_compact_file_is_smaller(self, name, whole, trained, tmp_path, monkeypatch):
+        monkeypatch.setattr("limbeck.deploy.compact.FINE_PIECES", 30)
+        run = whole if name == "whole" else trained(name)
+        task = yaml.safe_load((run / "recipe.yaml").read_text())["task"]
+        for vocabulary in ("whole", "compact"):
+            export(run, "onnx-int8", tmp_path / vocabulary, task=task, vocabulary=vocabulary, max_drop=1, force=True)
+        plain, compact = (load_served(tmp_path / one) for one in ("whole", "compact"))
+        assert plain.parameters == compact.parameters
+        batch = plain.tokenizer([["the", "cat"], ["a", "dog", "naps"]], is_split_into_words=True, padding=True)
+        batch = {name: torch.tensor(ids) for name, ids in batch.items()}
+        assert compact.logits(batch) == pytest.approx(plain.logits(batch), abs=0.7)
+        names = [
+            {one.name for one in onnx.load(tmp_path / one / "model.onnx").graph.initializer}
+            for one in ("whole", "compact")
+        ]
+        assert [any("coarse.codes" in one for one in own) for own in names] == [False, True]
+
+    def test_what_cannot_be_made_compact_or_whole(self, run, tmp_path):
+        with pytest.raises(RecipeError, match="is a form of onnx-int8, not of hf"):
+            export(run, "hf", tmp_path / "out", vocabulary="compact")
+        tiny_model("bert", vocab_size=len(LEFT_OUT)).save_pretrained(tmp_path / "stranger")
+        words = {word: index for index, word in enumerate(["[UNK]", "[PAD]", "[CLS]", "[SEP]", *sorted(LEFT_OUT)])}
+        backend = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+        stranger = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]")
+        stranger.save_pretrained(tmp_path / "stranger")
+        with pytest.raises(ModelError, match="Name the model that it was trimmed from"):
+            export(run, "hf", tmp_path / "out", pieces_of=tmp_path / "stranger")
+        assert not (tmp_path / "out").exists()
 
     def test_a_worse_model_is_not_written(self, whole, tmp_path):
         few = write_csv(tmp_path / "few.csv", [("the cat", "positive"), ("a dog", "negative")])

@@ -35,15 +35,22 @@ def export(
         float, typer.Option(min=0, help="How much of the task's main metric onnx-int8 may lose; 0.01 is one point.")
     ] = 0.01,
     vocabulary: Annotated[
-        str, typer.Option(help="whole, or trimmed: keep only the word pieces that the task's training texts use.")
+        str,
+        typer.Option(
+            help="whole; trimmed: keep only the word pieces that the task's training texts use; or, for onnx-int8, "
+            "compact: keep all, those that these texts use least in few bytes."
+        ),
     ] = "whole",
+    pieces_of: Annotated[
+        str | None, typer.Option(help="The model that a trimmed one was made from: gives it all its word pieces back.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export.")] = False,
 ) -> None:
     """Write a model for use without limbeck, with a model card, after checking that it answers as before."""
     from limbeck.deploy.export import export as write
 
-    trimmed = "-trimmed" if vocabulary == "trimmed" else ""
-    folder = output or Path("exports") / f"{Path(model).name}-{to}{trimmed}"
+    pieces = "" if vocabulary == "whole" else f"-{vocabulary}"
+    folder = output or Path("exports") / f"{Path(model).name}-{to}{pieces}"
     done = write(
         model,
         to,
@@ -55,6 +62,7 @@ def export(
         examples=examples,
         max_drop=max_drop,
         vocabulary=vocabulary,
+        pieces_of=pieces_of,
         force=force,
     )
     out.print(done.parity.describe(), highlight=False)
@@ -161,13 +169,6 @@ def shrink(
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="About how long it may take, on this machine.")] = 10.0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    whole_vocabulary: Annotated[
-        bool,
-        typer.Option(
-            "--whole-vocabulary",
-            help="Keep all pieces of the vocabulary: larger models, for texts unlike those in the data.",
-        ),
-    ] = False,
 ) -> None:
     """Make small, fast models of a large one: a teacher, students of several depths, exports and an honest summary.
 
@@ -186,7 +187,6 @@ def shrink(
         separator=separator,
         minutes=minutes,
         seed=seed,
-        whole_vocabulary=whole_vocabulary,
     )
     folder = output or Path("shrunk") / data.stem
     with continued_by(f"The same command continues {folder}."):

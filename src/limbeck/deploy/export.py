@@ -22,10 +22,11 @@ from limbeck import __version__
 from limbeck._internal.files import expand_home, replacing_folder, restore_folder
 from limbeck._internal.machine import disk_full
 from limbeck.deploy.card import Latency, write_card
+from limbeck.deploy.compact import count_uses
 from limbeck.deploy.onnx import write_onnx
 from limbeck.deploy.parity import ExampleLogits, Parity
 from limbeck.deploy.provenance import read_provenance
-from limbeck.errors import ExportError, RecipeError, RunError, unknown
+from limbeck.errors import ExportError, ModelError, RecipeError, RunError, unknown
 from limbeck.inference.doubts import find_doubts, majority_of
 from limbeck.inference.evaluate import check_same_data, input_length, task_block_for
 from limbeck.inference.latency import Timing, processor_name, time_in_turns
@@ -35,15 +36,15 @@ from limbeck.inference.served import EXPORT_FORMS, ONNX_FILE, PARITY_FILE, Serve
 from limbeck.models.capture import logits_of
 from limbeck.models.families import family_of
 from limbeck.models.heads import model_class
-from limbeck.models.loading import load_tokenizer
-from limbeck.models.trimmed_tokenizer import trim_tokenizer
-from limbeck.models.trimming import TrimmedVocabulary, trim_vocabulary
+from limbeck.models.loading import load_for_training, load_tokenizer
+from limbeck.models.trimmed_tokenizer import kept_by, trim_tokenizer
+from limbeck.models.trimming import TrimmedVocabulary, restore_vocabulary, trim_vocabulary
 from limbeck.recipes.recipe import TaskBlock, load_task_block
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.task import Task
 
-_VOCABULARIES = ("whole", "trimmed")
+_VOCABULARIES = ("whole", "trimmed", "compact")
 _SECONDS = 1.0  # that are spent on timing
 _BATCH_SIZE = 32
 
@@ -69,6 +70,7 @@ def export(
     examples: int = 512,
     max_drop: float = 0.01,
     vocabulary: str = "whole",
+    pieces_of: str | Path | None = None,
     force: bool = False,
 ) -> Exported:
     """Write ``model`` to the folder ``output`` as ``hf``, ``onnx`` or ``onnx-int8``, with a model card.
@@ -77,12 +79,16 @@ def export(
     answer up to ``examples`` of the task's validation data; where the answers differ by more than their form explains,
     or the main metric drops by more than ``max_drop``, nothing is written. ``siblings`` are runs of the same setting
     with other seeds: the card then has a deviation. ``vocabulary="trimmed"`` keeps only the pieces of the task's
-    training texts. ``force`` replaces an earlier export.
+    training texts; ``"compact"``, for ``onnx-int8``, keeps all, those that these texts use least in few bytes.
+    ``pieces_of`` is the model that a trimmed one was made from, and gives it all of its pieces back. ``force`` replaces
+    an earlier export.
     """
     if to not in EXPORT_FORMS:
         raise RecipeError(unknown("form", to, EXPORT_FORMS, f"There are {', '.join(EXPORT_FORMS)}."))
     if vocabulary not in _VOCABULARIES:
         raise RecipeError(unknown("vocabulary", vocabulary, _VOCABULARIES, f"There are {', '.join(_VOCABULARIES)}."))
+    if vocabulary == "compact" and to != "onnx-int8":
+        raise RecipeError(f"A compact vocabulary is a form of onnx-int8, not of {to}. Leave it whole, or trim it.")
     # where it is now: links stay, and "." may be the folder that is replaced
     folder_to_write = expand_home(output).resolve()
     check = partial(_check_output, folder_to_write, force, [model, *siblings])
@@ -101,7 +107,14 @@ def export(
         check_same_data(model, loaded)
     provenance = read_provenance(model, siblings).for_task(loaded.name)
     source = TorchServed(model, loaded)
+    if pieces_of is not None:
+        _restore_pieces(source, pieces_of, loaded)
     length = input_length(block, loaded, source.tokenizer, source)
+    tokenizer_of = model if pieces_of is None else pieces_of
+    uses = None
+    if vocabulary == "compact":
+        pieces = len(source.model.get_input_embeddings().weight)
+        uses = count_uses(source.tokenizer, loaded.all_texts("train"), pieces)
     trimmed: TrimmedVocabulary | None = None
     if vocabulary == "trimmed":
         trimmed = trim_vocabulary(source.model, source.tokenizer, loaded.all_texts("train"))
@@ -111,7 +124,8 @@ def export(
     scores = sample.score(before.logits, before.encoded)
     find_doubts(model, source.config, loaded, scores, majority_of(loaded, before.encoded)).warn()
     with _full_disk_explained(folder_to_write), replacing_folder(folder_to_write, check=check) as folder:
-        _write(source, model, to, folder, length, trimmed)
+        tokenizer = _standalone_tokenizer(source, tokenizer_of, length)
+        _write(source, tokenizer, to, folder, trimmed, uses)
         answering = _load_without_limbeck(folder, loaded)
         after = _predict_examples(*answering, sample, split, length, f"The export of {model} to {to}")
         parity = Parity.of(to, sample, split, before, after, max_drop, trimmed)
@@ -163,10 +177,24 @@ def _predict_examples(
     return ExampleLogits(logits_in_order(answer, encoded, collate, _BATCH_SIZE, "check the export", who), encoded)
 
 
+def _restore_pieces(source: TorchServed, pieces_of: str | Path, task: Task) -> None:
+    """Give a model that was trimmed all pieces of the model that it was made from, and that one's tokenizer."""
+    whole = load_tokenizer(pieces_of)
+    if source.tokenizer.get_vocab() == whole.get_vocab():
+        return
+    kept = kept_by(source.tokenizer, whole)
+    if kept is None:
+        raise ModelError(
+            f"The vocabulary of {source.name} ({len(source.tokenizer):,} pieces) is not a part of that of {pieces_of} "
+            f"({len(whole):,}), so it cannot be restored. Name the model that it was trimmed from."
+        )
+    pre_trained, _ = load_for_training(pieces_of, task, whole)
+    source.use(restore_vocabulary(source.model, kept, pre_trained), whole)
+
+
 def _write(
-    source: TorchServed, model: str | Path, to: str, folder: Path, length: int, trimmed: TrimmedVocabulary | None
+    source: TorchServed, tokenizer: Any, to: str, folder: Path, trimmed: TrimmedVocabulary | None, uses: Any
 ) -> None:
-    tokenizer = _standalone_tokenizer(source, model, length)
     network: Any = source.model
     if trimmed is not None:
         tokenizer, network = trim_tokenizer(tokenizer, trimmed.kept), trimmed.model
@@ -176,7 +204,7 @@ def _write(
         return
     network.config.architectures = [type(network).__name__]
     network.config.save_pretrained(folder)
-    write_onnx(network, tokenizer.model_input_names, folder, to)
+    write_onnx(network, tokenizer.model_input_names, folder, to, uses)
 
 
 def _standalone_tokenizer(source: TorchServed, model: str | Path, length: int) -> Any:

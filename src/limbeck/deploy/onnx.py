@@ -11,15 +11,19 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from limbeck.deploy.compact import CompactEmbeddings, lookup_of, replace_lookup
 from limbeck.errors import MissingExtra, ModelError
 from limbeck.inference.served import ONNX_FILE, ONNX_HINT
 from limbeck.models.families import family_of
 from limbeck.models.loading import count_parameters
+
+logger = logging.getLogger("limbeck")
 
 _NO_ROOM = 1 << 16  # bytes that a full disk may still have
 _ROWS, _LENGTH = 2, 8  # of the batch that is traced; both are open in the file
@@ -43,8 +47,11 @@ class _ExportedModel(nn.Module):
         return (output.start_logits, output.end_logits) if hasattr(output, "start_logits") else output.logits
 
 
-def write_onnx(model: Any, inputs: Sequence[str], folder: Path, form: str) -> None:
-    """Write ``model.onnx`` into ``folder``; ``inputs`` are the names of what a tokenizer gives to the model."""
+def write_onnx(model: Any, inputs: Sequence[str], folder: Path, form: str, uses: np.ndarray | None = None) -> None:
+    """Write ``model.onnx`` into ``folder``; ``inputs`` are the names of what a tokenizer gives to the model.
+
+    ``uses`` says how often each piece of the vocabulary is used: an int8 file then stores embeddings compactly.
+    """
     if form == "onnx":
         _write_float32(model, inputs, folder / ONNX_FILE, form)
         return
@@ -52,7 +59,7 @@ def write_onnx(model: Any, inputs: Sequence[str], folder: Path, form: str) -> No
         whole = Path(between) / ONNX_FILE
         _write_float32(model, inputs, whole, form)
         with _full_disk_noticed(folder):
-            _write_int8(whole, folder / ONNX_FILE)
+            _write_int8(whole, folder / ONNX_FILE, None if uses is None else _Compact(_embeddings(model), uses))
 
 
 def _write_float32(model: Any, inputs: Sequence[str], file: Path, form: str) -> None:
@@ -102,7 +109,19 @@ def _strip_source_paths(graph: Any) -> None:
         value.metadata_props.clear()
 
 
-def _write_int8(source: Path, target: Path) -> None:
+class _Compact(NamedTuple):
+    """Hold a table of embeddings that is to be stored compactly, and how often each of its rows is used."""
+
+    table: np.ndarray
+    uses: np.ndarray
+
+
+def _embeddings(model: Any) -> np.ndarray:
+    table: np.ndarray = model.get_input_embeddings().weight.detach().float().cpu().numpy()
+    return table
+
+
+def _write_int8(source: Path, target: Path, compact: _Compact | None) -> None:
     """Write weights of linear layers and embeddings in 8 bits, with a scale for each output; quantise activations live.
 
     Seven of the bits are used: older processors add up products of eight in 16 bits, where they overflow, and a file
@@ -119,14 +138,30 @@ def _write_int8(source: Path, target: Path) -> None:
     onnx.save(graph, source)
     with _silenced_exporter():
         quant_pre_process(source, prepared, skip_symbolic_shape=True, save_as_external_data=large)
+        lookup = None if compact is None else lookup_of(onnx.load(prepared).graph, compact.table)
         quantize_dynamic(
             prepared,
             target,
             per_channel=True,
             reduce_range=True,
             weight_type=QuantType.QInt8,
+            nodes_to_exclude=[lookup.name] if lookup else [],
             use_external_data_format=large,
         )
+    if compact is not None and lookup is None:
+        logger.warning("The embeddings are not looked up in a single place, so they take 8 bits like all else.")
+    if compact is not None and lookup is not None:
+        quantised = onnx.load(target)
+        node = next(node for node in quantised.graph.node if node.name == lookup.name)
+        replace_lookup(quantised, node, CompactEmbeddings.of(compact.table, compact.uses))
+        _remove(target)
+        onnx.save(quantised, target, save_as_external_data=large, location=f"{target.name}.data")
+
+
+def _remove(file: Path) -> None:
+    """Remove an ONNX file, with the weights beside it if there are any."""
+    for part in (file, file.with_name(f"{file.name}.data")):
+        part.unlink(missing_ok=True)
 
 
 @contextmanager

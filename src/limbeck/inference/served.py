@@ -64,11 +64,13 @@ class TorchServed:
 
     def __init__(self, path: str | Path, task: Task | None = None) -> None:
         self.name = Path(path).name
-        self.model: PreTrainedModel = load_fine_tuned(path, task).eval()
-        self.config = self.model.config
-        self.tokenizer = load_tokenizer(path)
-        self.parameters = count_parameters(self.model)
+        self.use(load_fine_tuned(path, task), load_tokenizer(path))
         self.disk_bytes = _total_bytes(_local_folder(resolve(path)), "*.safetensors")
+
+    def use(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Answer by this model from now on."""
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.config, self.parameters = model.config, count_parameters(model)
 
     def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
         return model_logits(self.model, batch)

@@ -99,22 +99,63 @@ def trim_model(model: Model, kept: Sequence[int]) -> Model:
             "so they cannot be trimmed. Make room with model.resize_token_embeddings, and save the model again."
         )
     new_ids = {old: new for new, old in enumerate(kept)}
-    config = copy.deepcopy(model.config)
-    config.vocab_size = len(kept)
-    _renumber(config, new_ids)
-    make: Any = type(model)
-    with torch.random.fork_rng():  # so that what is drawn afterwards is as without trimming
-        trimmed: Any = make(config).to(model.device, getattr(model, "dtype", None))
+    trimmed = _empty_copy(model, len(kept), new_ids)
     places = trimmed.state_dict()
     index = torch.tensor(kept, device=model.device)
     state = {name: _rows_for(name, value, places.get(name), index, rows) for name, value in model.state_dict().items()}
-    trimmed.load_state_dict(state)
+    return _fill(trimmed, state, model, new_ids)
+
+
+def restore_vocabulary(model: Model, kept: Sequence[int], whole: Model) -> Model:
+    """Return a copy of a trimmed model with all pieces again: those that were not kept are as in the model ``whole``.
+
+    ``kept`` has the id in ``whole`` of each piece of the model. Texts of kept pieces have the same logits as before.
+    """
+    ours, theirs = _embeddings(model), _embeddings(whole)
+    if ours.num_embeddings != len(kept) or kept[-1] >= theirs.num_embeddings:
+        raise ModelError(
+            f"The model has {ours.num_embeddings:,} embeddings, which are not {len(kept):,} of the "
+            f"{theirs.num_embeddings:,} of the other one, so its vocabulary cannot be restored."
+        )
+    if ours.embedding_dim != theirs.embedding_dim:
+        raise ModelError(
+            f"The embeddings have width {ours.embedding_dim}, those of the other model {theirs.embedding_dim}, so the "
+            "vocabulary cannot be restored. Name the model that this one was made from."
+        )
+    new_ids = dict(enumerate(kept))
+    restored = _empty_copy(model, theirs.num_embeddings, new_ids)
+    table = theirs.weight.detach().to(ours.weight, copy=True)
+    table[torch.tensor(kept, device=table.device)] = ours.weight.detach()
+    places = restored.state_dict()
+    shared = {name for name, place in places.items() if place.data_ptr() == _embeddings(restored).weight.data_ptr()}
+    state = {name: table if name in shared else value for name, value in model.state_dict().items()}
+    for name, value in state.items():
+        if places[name].shape != value.shape:
+            raise ModelError(
+                f"The weights '{name}' belong to the vocabulary as well, and what they are for other pieces is not "
+                "known, so the vocabulary cannot be restored."
+            )
+    return _fill(restored, state, model, new_ids)
+
+
+def _empty_copy(model: Any, pieces: int, new_ids: dict[int, int]) -> Any:
+    """Make a model of the same class, with random weights and another number of pieces."""
+    config = copy.deepcopy(model.config)
+    config.vocab_size = pieces
+    _renumber(config, new_ids)
+    with torch.random.fork_rng():  # so that what is drawn afterwards is as without it
+        return type(model)(config).to(model.device, getattr(model, "dtype", None))
+
+
+def _fill(copied: Any, state: dict[str, Any], model: Any, new_ids: dict[int, int]) -> Any:
+    """Give a copy of a model its weights, and whatever else names pieces."""
+    copied.load_state_dict(state)
     padding = _embeddings(model).padding_idx
-    _embeddings(trimmed).padding_idx = None if padding is None else new_ids[padding]
+    _embeddings(copied).padding_idx = None if padding is None else new_ids[padding]
     if (generation := getattr(model, "generation_config", None)) is not None:
-        trimmed.generation_config = copy.deepcopy(generation)
-        _renumber(trimmed.generation_config, new_ids)
-    return trimmed.train(model.training)
+        copied.generation_config = copy.deepcopy(generation)
+        _renumber(copied.generation_config, new_ids)
+    return copied.train(model.training)
 
 
 def unseen_pieces(whole: Tokenizer, kept: Iterable[int], texts: Iterable[str]) -> Unseen:

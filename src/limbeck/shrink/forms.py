@@ -37,27 +37,37 @@ def student_name(depth: int, form: str = "hf") -> str:
 
 
 def export_forms(
-    runs: Mapping[int, Path], teacher: str, block: dict[str, Any], rows: int, output: Path
+    runs: Mapping[int, Path], teacher: str, pieces_of: str | None, block: dict[str, Any], rows: int, output: Path
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """Export the student of each depth; return the folder of each model, by its name, and why some were refused.
+    """Export teacher and students; return the folder of each model, by its name, and why some were refused.
 
-    ``rows`` is the number of rows that choose, on which int8 may lose a few answers. The teacher's own int8 form is
-    made too: where it is fast enough, nobody needs a student.
+    ``pieces_of`` is the model whose vocabulary they were trained without a part of, and get back. ``rows`` is the
+    number of rows that choose, on which int8 may lose a few answers. The teacher's own int8 form is made too: where it
+    is fast enough, nobody needs a student.
     """
-    for folder in filter(Path.is_dir, (output, *(output / str(depth) for depth in runs))):
+    for folder in filter(Path.is_dir, (output, output / TEACHER, *(output / str(depth) for depth in runs))):
         remove_leftovers(folder)  # of an export that was killed
     found, refused = {TEACHER: Path(teacher)}, dict[str, str]()
+    sources = {TEACHER: (TEACHER, Path(teacher))}
+    sources |= {student_name(depth): (str(depth), run) for depth, run in runs.items()}
     wanted = [
-        (student_name(depth, form), run, form, output / str(depth) / folder)
-        for depth, run in runs.items()
+        (f"{name}, int8" if form == INT8 else name, source, form, output / own / folder)
+        for name, (own, source) in sources.items()
         for form, folder in FORMS.items()
     ]
-    wanted.insert(0, (f"{TEACHER}, int8", Path(teacher), INT8, output / f"{TEACHER}-{INT8}"))
     for name, source, form, folder in wanted:
         most = max(_MAX_DROP, _MAX_ROWS / rows)
+        vocabulary = "compact" if form == INT8 else "whole"
         try:
             with muted_messages():
-                export(source, form, folder, task=block, max_drop=most, force=True)
+                export(
+                    *(source, form, folder),
+                    task=block,
+                    max_drop=most,
+                    vocabulary=vocabulary,
+                    pieces_of=pieces_of,
+                    force=True,
+                )
         except MissingExtra as error:
             refused.setdefault("ONNX", str(error))
         except (ExportError, ModelError) as error:  # it would answer otherwise, or the family has no such form

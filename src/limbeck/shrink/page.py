@@ -109,8 +109,6 @@ def score_with_interval(metric: str, score: Mapping[str, float]) -> str:
 
 def _conditions(summary: ShrinkSummary) -> list[str]:
     rows, timed, vocabulary, race = summary["rows"], summary["timed"], summary["vocabulary"], summary["race"]
-    kept = f"{vocabulary['pieces']:,} of {vocabulary['of_pieces']:,} pieces of the vocabulary"
-    unseen = vocabulary.get("unseen")
     epochs = dict(zip(map(str, race["depths"]), race["epochs"], strict=True))
     students = "; ".join(
         f"{depth}: {', '.join(map(str, one['layers']))} of the teacher's, {epochs[depth]:g} epochs ({one['method']})"
@@ -123,12 +121,8 @@ def _conditions(summary: ShrinkSummary) -> list[str]:
         f"{readable_score(summary['metric'], summary['majority'])}.",
         f"Students by layers: {students}. {race['candidates']} candidate{'s' * (race['candidates'] != 1)} of each "
         "depth raced; each student but the deepest is cut from the one before it. Every decision is in plan.json.",
-        f"All models have {kept}"
-        + (
-            f"; {100 * unseen:.1f}% of the pieces of validation texts are written with shorter ones."
-            if unseen is not None
-            else "."
-        ),
+        f"All models have the {vocabulary['of_pieces']:,} pieces of the vocabulary, of which {vocabulary['pieces']:,} "
+        "were trained; in 8 bits, those that the training texts use least take few bytes.",
         f"Latency: medians of one text of {timed['length']} tokens and of 32 such texts at once, measured in turns on "
         f"{timed['processor']}, {timed['threads']} thread{'s' * (timed['threads'] != 1)}; of linear models, of "
         "reported texts of middle length.",

@@ -32,7 +32,7 @@ from limbeck.rivals.rival import Rival
 from limbeck.rivals.tfidf import tfidf_rival
 from limbeck.runs.files import MALFORMED, read_mapping
 from limbeck.shrink.budget import Budget
-from limbeck.shrink.data import CHOOSING, divide, readable_labels, unlabelled_texts, with_teachers_labels
+from limbeck.shrink.data import CHOOSING, REPORTED, divide, readable_labels, unlabelled_texts, with_teachers_labels
 from limbeck.shrink.forms import TEACHER, export_forms, time_forms, time_rivals
 from limbeck.shrink.page import write_pages
 from limbeck.shrink.plan import DATA, Request, Workspace
@@ -47,7 +47,7 @@ from limbeck.shrink.schedule import (
 )
 from limbeck.shrink.scores import ModelScores
 from limbeck.shrink.summary import Measured, summarise
-from limbeck.shrink.teacher import TeacherFolders, reason_to_fine_tune, save_trimmed, train_teacher, whole_base
+from limbeck.shrink.teacher import TeacherFolders, reason_to_fine_tune, save_trimmed, train_teacher
 from limbeck.shrink.trainings import Candidate, Trainings, fast_passes
 from limbeck.study.halving import RaceResult
 from limbeck.study.watch import readable_duration
@@ -131,7 +131,11 @@ class _Pipeline:
         winners = {depth: race.winner.directory.path for depth, race in races.items() if race.winner is not None}
         logger.info("Step 4 of 4: %d students are exported and measured.", len(winners))
         rows = len(self.task.split(CHOOSING))
-        paths, refused = export_forms(winners, teacher.model, self.block, rows, self.folder / "students")
+        trimmed = "why" not in self.plan["base"]
+        paths, refused = export_forms(
+            *(winners, teacher.model, self.request.model if trimmed else None),
+            *(self.block, rows, self.folder / "students"),
+        )
         measured = self._measure(paths, teacher)
         failed = {key: why for race in races.values() for key, why in race.failed.items()}
         summary = summarise(self.request, self.plan, measured, races, winners, refused, self.folder)
@@ -145,11 +149,9 @@ class _Pipeline:
         name = Path(self.request.model).name
         if "base" not in self.plan:
             why = reason_to_fine_tune(self.request.model, self.task)
-            texts = chain(*self.task.inputs(self.task.split("train")[:]), *self.more.values())
-            if self.request.whole_vocabulary:
-                base = whole_base(self.request.model, "as it was asked for.")
-            else:
-                base = save_trimmed(self.request.model, self.task, texts, not why, self.folder / "base")
+            given = (self.task.all_texts(split) for split in ("train", CHOOSING, REPORTED))
+            texts = chain(*given, *self.more.values())
+            base = save_trimmed(self.request.model, self.task, texts, not why, self.folder / "base")
             self.workspace.decide("base", base | {"why_fine_tuned": why})
         base = self.plan["base"]
         trainings = Trainings(self.block, *self._sizes(base["model"]))

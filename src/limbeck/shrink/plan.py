@@ -26,7 +26,7 @@ class Request:
     """Hold what was asked for: ``dev`` None holds out a tenth of ``data``; all may take about ``minutes``.
 
     Without a ``budget`` a student is proposed. ``unlabelled`` is a file with more texts; ``separator`` stands between
-    the names of several labels in one cell. ``whole_vocabulary`` keeps all pieces, for texts unlike those of ``data``.
+    the names of several labels in one cell.
     """
 
     model: str
@@ -39,7 +39,6 @@ class Request:
     separator: str | None = None
     minutes: float = 10.0
     seed: int = 0
-    whole_vocabulary: bool = False
 
     def task_block(self) -> dict[str, Any]:
         """Return the recipe's block for the task as it is in the user's files."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import torch
 
@@ -15,6 +16,7 @@ from limbeck.training.assemble import assemble, load_data
 from limbeck.training.precision import computing_as
 
 _MOST_EPOCHS = 10.0
+_TIMES = 3  # that a step is timed: their median is not moved by one that was disturbed
 # A head is fitted to so many rows, which are read at a third of a step's cost; fitting it, scoring it three times and
 # saving the student take about as long again, and some seconds.
 _FITTED_ROWS, _START_PASSES, _START_SECONDS = 2_000, 1.2, 5.0
@@ -95,8 +97,8 @@ def measure_cost(recipe: Recipe) -> StepCost:
     optimizer = torch.optim.AdamW([weight for weight in distiller.parameters() if weight.requires_grad], lr=0.0)
     middle = len(batches) // 2
     start = time.perf_counter() - begin
-    took = []
-    for number in (middle, middle, len(batches) // 6, middle, len(batches) * 5 // 6):
+
+    def step(number: int) -> float:
         batch = {name: value.to(device) for name, value in batches[number].items()}
         begin = time.perf_counter()
         with computing_as(recipe, device):
@@ -104,7 +106,12 @@ def measure_cost(recipe: Recipe) -> StepCost:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        took.append(time.perf_counter() - begin)
-    epoch = len(batches) * sum(took[2:]) / len(took[2:])  # the first ones warm up
+        return time.perf_counter() - begin
+
+    step(middle)  # warms up
+    took = [
+        median(step(number) for _ in range(_TIMES)) for number in (len(batches) // 6, middle, len(batches) * 5 // 6)
+    ]
+    epoch = len(batches) * sum(took) / len(took)
     share = min(1.0, _FITTED_ROWS / len(data.splits["train"]))
     return StepCost(epoch, start + share * (epoch * _START_PASSES + _START_SECONDS))

@@ -73,9 +73,7 @@ def summarise(
             "reported": len(task.split("test")),
         },
         "majority": scores.majority(),
-        "vocabulary": {
-            key: plan["base"][key] for key in ("pieces", "of_pieces", "unseen", "why") if key in plan["base"]
-        },
+        "vocabulary": {key: plan["base"][key] for key in ("pieces", "of_pieces", "why") if key in plan["base"]},
         "teacher": dict(plan["teacher"]) | {"layers": plan["layers"]["of"]},
         "students": {
             str(depth): {"run": str(path.relative_to(folder)), "layers": plan["race"]["layers"][str(depth)]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import random
@@ -19,6 +20,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreT
 from limbeck import trim_vocabulary
 from limbeck.errors import ModelError
 from limbeck.models.trimmed_tokenizer import kept_by
+from limbeck.models.trimming import restore_vocabulary
 
 SEEN = ["the cat sees a big bird", "never the small dog, but often a fish"]  # of WORDS, and a comma
 OTHER = ["bright cats chase unhappy doves", "quick-quick! naïve Ω 12.5"]
@@ -303,3 +305,48 @@ def test_a_real_encoder():
         )
     assert torch.equal(ours, theirs)
     assert trimmed.model.num_parameters() < model.num_parameters() - 10_000_000
+
+
+@pytest.mark.parametrize("family", SIZES)
+def test_restored_it_reads_all_texts_again(family, tokenizer, tmp_path):
+    """Change a trimmed model, give it all pieces back, and compare with the original that was changed by hand."""
+    if family in STYLES:
+        tokenizer = AutoTokenizer.from_pretrained(make_bpe(tmp_path, STYLES[family]))
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    whole = model_for(tokenizer, family, vocab_size=len(tokenizer) + 3)
+    trimmed = trim_vocabulary(whole, tokenizer, SEEN)
+    before = {name: value.clone() for name, value in whole.state_dict().items()}
+    with torch.no_grad():
+        trimmed.model.get_input_embeddings().weight.mul_(1.5)
+    restored = restore_vocabulary(trimmed.model, trimmed.kept, whole)
+    assert all(torch.equal(value, before[name]) for name, value in whole.state_dict().items())
+    expected = copy.deepcopy(whole)
+    with torch.no_grad():
+        expected.get_input_embeddings().weight[list(trimmed.kept)] *= 1.5
+        batch = tokenizer([*SEEN, *OTHER], padding=True, return_tensors="pt")
+        batch.pop("token_type_ids", None)
+        assert torch.equal(restored(**batch).logits, expected(**batch).logits)
+    assert restored.config.to_dict() == whole.config.to_dict()
+    assert restored.get_input_embeddings().padding_idx == whole.get_input_embeddings().padding_idx
+
+
+def test_only_what_it_was_trimmed_from_restores_it(tokenizer):
+    model = model_for(tokenizer)
+    trimmed = trim_vocabulary(model, tokenizer, SEEN)
+    with pytest.raises(ModelError, match=r"embeddings, which are not 5 of the"):
+        restore_vocabulary(trimmed.model, trimmed.kept[:5], model)
+    with pytest.raises(ModelError, match=r"Name the model that this one was made from"):
+        restore_vocabulary(trimmed.model, trimmed.kept, model_for(tokenizer, hidden_size=16))
+    language = trim_vocabulary(model_for(tokenizer, problem="language_model"), tokenizer, SEEN)
+    with pytest.raises(ModelError, match=r"what they are for other pieces is not known"):
+        restore_vocabulary(language.model, language.kept, model)
+
+
+def test_random_numbers_go_on_as_without_restoring(tokenizer):
+    model = model_for(tokenizer)
+    trimmed = trim_vocabulary(model, tokenizer, SEEN)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    restore_vocabulary(trimmed.model, trimmed.kept, model)
+    assert torch.equal(torch.rand(3), expected)
