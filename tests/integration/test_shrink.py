@@ -42,8 +42,8 @@ needs_onnx = pytest.mark.skipif(
 EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 UNUSED = ("gull", "lamb", "stone")
 DEPTHS = (2, 1)  # of a teacher of four layers
-# Of 0.1 minutes the race has 3.6 seconds: at this cost two candidates of each depth have two epochs; four of 0.14.
-COST = StepCost(epoch=0.5, start=0.02)
+# Of 0.1 minutes the race has 3.6 seconds: at this cost two candidates of each depth have three epochs; four of 0.14.
+COST = StepCost(epoch=0.33, start=0.02)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,7 +53,8 @@ def hurry():
         patch.setattr("limbeck.shrink.schedule._MOST_EPOCHS", 6.0)
         patch.setattr("limbeck.shrink.pipeline._TEACHER_SHARE", 0.5)
         patch.setattr("limbeck.shrink.forms._SECONDS", 0.1)
-        patch.setattr("limbeck.deploy.compact.FINE_PIECES", 20)
+        for name, count in (("BYTES", 6), ("NIBBLES", 10), ("SEEN", 20)):
+            patch.setattr(f"limbeck.deploy.compact.{name}", count)
         patch.setattr("limbeck.inference.latency._WARM_UP", 0.005)
         patch.setattr("limbeck.inference.latency._MEASURED", 0.005)
         patch.setattr("limbeck.shrink.scores._RESAMPLES", 300)

@@ -266,7 +266,8 @@ class TestExport:
 
     @pytest.mark.parametrize("name", ["whole", "gpt2", "tokens"])
     def test_a_compact_file_is_smaller(self, name, whole, trained, tmp_path, monkeypatch):
-        monkeypatch.setattr("limbeck.deploy.compact.FINE_PIECES", 30)
+        for tier, count in (("BYTES", 10), ("NIBBLES", 10), ("SEEN", 20)):
+            monkeypatch.setattr(f"limbeck.deploy.compact.{tier}", count)
         run = whole if name == "whole" else trained(name)
         task = yaml.safe_load((run / "recipe.yaml").read_text())["task"]
         for vocabulary in ("whole", "compact"):
@@ -280,7 +281,7 @@ class TestExport:
             {one.name for one in onnx.load(tmp_path / one / "model.onnx").graph.initializer}
             for one in ("whole", "compact")
         ]
-        assert [any("coarse.codes" in one for one in own) for own in names] == [False, True]
+        assert [any("rare.codes" in one for one in own) for own in names] == [False, True]
 
     def test_what_cannot_be_made_compact_or_whole(self, run, tmp_path):
         with pytest.raises(RecipeError, match="is a form of onnx-int8, not of hf"):

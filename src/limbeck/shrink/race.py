@@ -65,7 +65,7 @@ def run_race(
     layers: dict[int, list[int]] = {}
     with watching(len(schedule.depths) * race_starts(schedule.candidates)) as watcher:
         for depth in schedule.depths:
-            sets = first_sets if depth == schedule.depths[0] else simple_sets(depth, len(source.layers))
+            sets = first_sets if depth == schedule.depths[0] else [even_set(depth, len(source.layers))]
             field = field_of(sets, schedule.candidates, len(source.layers))
             jobs = [_job(one, source, trainings, teacher, epochs[depth], metric, cache, folder) for one in field]
             results |= run_workflows({depth: race(jobs, larger)}, InProcess(), watcher)
@@ -78,10 +78,9 @@ def run_race(
     return results, layers
 
 
-def simple_sets(count: int, depth: int) -> list[list[int]]:
-    """Return sets of layers that suit a trained student: evenly spread ones, then the first ones and the last."""
-    sets = [layers_to_keep(f"{name}:{count}", depth) for name in ("spread", "ends")]
-    return sets if sets[0] != sets[1] else sets[:1]
+def even_set(count: int, depth: int) -> list[int]:
+    """Return the layers that suit a student cut from a trained one: evenly spread ones, whatever a first look says."""
+    return layers_to_keep(f"spread:{count}", depth)
 
 
 def _only(job: CacheJob) -> Any:
@@ -100,8 +99,8 @@ def _cache_job(
     """Return the job that asks the teacher once for all candidates; which layers they keep does not matter to it."""
     recipes = {}
     for above, depth in zip((trainings.depth, *schedule.depths), schedule.depths, strict=False):
-        sets = first_sets if above == trainings.depth else simple_sets(depth, above)
-        layers = tuple(layers_to_keep(f"spread:{depth}", trainings.depth))
+        sets = first_sets if above == trainings.depth else [even_set(depth, above)]
+        layers = tuple(even_set(depth, trainings.depth))
         for method in dict.fromkeys(one.method for one in field_of(sets, schedule.candidates, above)):
             like = Candidate(layers, trainings.depth, method)
             recipes[_served_as(like)] = trainings.student(like, teacher, teacher, epochs[depth]), 1

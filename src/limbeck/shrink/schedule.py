@@ -20,7 +20,7 @@ _TIMES = 3  # that a step is timed: their median is not moved by one that was di
 # A head is fitted to so many rows, which are read at a third of a step's cost; fitting it, scoring it three times and
 # saving the student take about as long again, and some seconds.
 _FITTED_ROWS, _START_PASSES, _START_SECONDS = 2_000, 1.2, 5.0
-_ENOUGH_EPOCHS = 2.0  # of a race's winner: candidates and depths are given up before it has fewer
+_ENOUGH_EPOCHS = 3.0  # of a race's winner: candidates and depths are given up before it has fewer
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def fewer_depths(depths: Sequence[int]) -> tuple[int, ...]:
 
 
 def schedule_race(costs: Mapping[int, StepCost], seconds: float) -> RaceSchedule:
-    """Choose the widest race that fits into so many seconds and gives its winners two epochs; at least the narrowest.
+    """Choose the widest race that fits into so many seconds and gives its winners three epochs; at least the narrowest.
 
     More depths count for more than more candidates: which student is worth having is seen on the front only.
     """

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from limbeck.deploy import compact
-from limbeck.deploy.compact import CoarseRows, CompactEmbeddings, FineRows, count_uses, lookup_of, replace_lookup
+from limbeck.deploy.compact import (
+    ByteRows,
+    CodedRows,
+    CompactEmbeddings,
+    NibbleRows,
+    count_uses,
+    lookup_of,
+    replace_lookup,
+)
 
 needs_onnx = pytest.mark.skipif(
     not importlib.util.find_spec("onnxruntime"), reason="onnxruntime is not installed: pip install 'limbeck[onnx]'"
@@ -20,49 +28,68 @@ def normal(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
+def sizes(monkeypatch, *counts):
+    for name, count in zip(("BYTES", "NIBBLES", "SEEN"), counts, strict=True):
+        monkeypatch.setattr(compact, name, count)
+
+
+def test_rows_of_bytes_are_rounded():
+    rows = normal(5, 30)
+    rows[2] = 0
+    read = ByteRows.of(rows).rows()
+    for row, ours in zip(rows.astype(np.float64), read, strict=True):
+        scale = max(abs(row)) / 127
+        assert ours == pytest.approx([round(value / scale) * scale if scale else 0 for value in row], abs=1e-6)
+
+
 @pytest.mark.parametrize("width", [7, 128, 300])
-def test_fine_rows_are_rounded_by_blocks(width):
+def test_rows_of_nibbles_have_the_best_of_some_scales(width):
+    """Try the scales of each block one by one, in float64."""
     rows = normal(5, width)
     rows[2] = 0
-    read = FineRows.of(rows).rows()
+    rows[3, 1] = 30  # with which all others would be rounded to nothing
+    read = NibbleRows.of(rows).rows()
     for row, ours in zip(rows.astype(np.float64), read, strict=True):
         for start in range(0, width, 128):
             block = row[start : start + 128]
-            scale = max(abs(block)) / 7
-            steps = [round(value / scale) if scale else 0 for value in block]
-            assert ours[start : start + 128] == pytest.approx([step * scale for step in steps], abs=1e-6)
-    assert abs(rows - read).max() <= abs(rows).max() / 14 * 1.001
+            errors = []
+            for share in np.linspace(0.6, 1, 9):
+                scale = share * max(abs(block)) / 7
+                steps = [min(7, max(-7, round(value / scale))) if scale else 0 for value in block]
+                errors.append(sum((step * scale - value) ** 2 for step, value in zip(steps, block, strict=True)))
+            assert np.square(ours[start : start + 128] - block).sum() == pytest.approx(min(errors), rel=1e-4, abs=1e-9)
 
 
-@pytest.mark.parametrize(("width", "size"), [(384, 12), (40, 8), (20, 10), (7, 1)])
-def test_coarse_rows_are_the_nearest_centres(width, size):
+@pytest.mark.parametrize(("width", "most", "size"), [(384, 16, 16), (384, 4, 4), (40, 16, 10), (7, 4, 1)])
+def test_coded_rows_are_the_nearest_centres(width, most, size):
     rows = normal(600, width)
-    coarse = CoarseRows.of(rows)
-    assert coarse.codes.shape == (600, width // size) and coarse.centres.shape == (width // size, 256, size)
-    centres = coarse.centres.astype(np.float64)
+    coded = CodedRows.of(rows, most)
+    assert coded.codes.shape == (600, width // size) and coded.centres.shape == (width // size, 256, size)
+    centres = coded.centres.astype(np.float64)
     for number in range(0, 600, 97):
         for part in range(width // size):
             own = rows[number, part * size : (part + 1) * size]
             far = np.square(centres[part] - own).sum(1)
-            assert far[coarse.codes[number, part]] == pytest.approx(far.min(), abs=1e-6)
-    kept = 1 - np.square(rows - coarse.rows()).sum() / np.square(rows).sum()
+            assert far[coded.codes[number, part]] == pytest.approx(far.min(), abs=1e-6)
+    kept = 1 - np.square(rows - coded.rows()).sum() / np.square(rows).sum()
     assert kept > 0.35 + 0.6 / size  # independent numbers, which nothing compresses well
 
 
 def test_few_rows_are_kept_nearly_exactly():
     rows = normal(30, 12)
-    assert CoarseRows.of(rows).rows() == pytest.approx(rows, abs=2e-3)
+    assert CodedRows.of(rows, 16).rows() == pytest.approx(rows, abs=2e-3)
 
 
-def test_rows_that_are_used_most_are_fine(monkeypatch):
-    monkeypatch.setattr(compact, "FINE_PIECES", 40)
-    table, uses = normal(3_000, 24), np.random.default_rng(1).permutation(3_000)
-    own = CompactEmbeddings.of(table, uses)
-    fine = uses >= 2_960
-    assert own.table().shape == table.shape
-    assert own.table()[fine] == pytest.approx(FineRows.of(table[fine]).rows())
-    errors = np.square(own.table() - table).mean(1)
-    assert errors[fine].max() < errors[~fine].mean()
+def test_rows_that_are_used_most_are_most_precise(monkeypatch):
+    sizes(monkeypatch, 40, 100, 900)
+    table, uses = normal(5_000, 24), np.random.default_rng(1).permutation(5_000)
+    own = CompactEmbeddings.of(table, uses).table()
+    assert own.shape == table.shape
+    errors = np.square(own - table).mean(1)
+    tiers = [errors[(uses >= low) & (uses < high)] for high, low in pairwise((5000, 4960, 4860, 3960, 0))]
+    assert [len(tier) for tier in tiers] == [40, 100, 900, 3960]
+    means = [tier.mean() for tier in tiers]
+    assert means == sorted(means) and means[0] < 1e-4 < means[1] < 0.02 < means[2] < means[3] < 0.9
 
 
 def test_uses_are_counted(tokenizer):
@@ -88,30 +115,33 @@ def graph_that_looks_up(table, twice=False):
 
 @needs_onnx
 @pytest.mark.parametrize(
-    ("pieces", "width", "fine"),
-    [(300, 24, 40), (300, 7, 39), (300, 300, 17), (20, 24, 40), (66_000, 4, 100)],
-    ids=["both", "odd", "wide", "all fine", "more than 16 bits"],
+    ("pieces", "width", "counts"),
+    [
+        (2_000, 24, (20, 40, 300)),
+        (900, 7, (9, 39, 300)),
+        (900, 300, (17, 17, 300)),
+        (20, 24, (40, 40, 40)),
+        (70, 24, (40, 40, 40)),
+        (66_000, 4, (100, 100, 1_000)),
+    ],
+    ids=["all tiers", "odd", "wide", "bytes alone", "two tiers", "more than 16 bits"],
 )
-def test_a_file_reads_what_is_stored(pieces, width, fine, monkeypatch):
+def test_a_file_reads_what_is_stored(pieces, width, counts, monkeypatch):
     import onnxruntime
 
-    monkeypatch.setattr(compact, "FINE_PIECES", fine)
+    sizes(monkeypatch, *counts)
     table, draw = normal(pieces, width), np.random.default_rng(2)
     own = CompactEmbeddings.of(table, draw.permutation(pieces))
     model = graph_that_looks_up(table)
     replace_lookup(model, lookup_of(model.graph, table), own)
     assert not any(one.name == "table" for one in model.graph.initializer)
     session = onnxruntime.InferenceSession(model.SerializeToString())
-    for shape in ((1, 1), (3, 50)):
-        ids = draw.integers(0, pieces, shape)
+    for ids in (draw.integers(0, pieces, (1, 1)), draw.integers(0, pieces, (3, 50)), np.arange(pieces)[None]):
         assert session.run(None, {"ids": ids})[0] == pytest.approx(own.table()[ids], abs=1e-6)
-    largest = np.array([[pieces - 1, 0]])
-    assert session.run(None, {"ids": largest})[0] == pytest.approx(own.table()[largest], abs=1e-6)
-    bytes_ = fine * math.ceil(width / 2) + 4 * fine * math.ceil(width / 128)
-    if pieces > fine:
-        parts = own.coarse.centres.shape[0]
-        bytes_ += (pieces - fine) * parts + 256 * width * 2 + pieces * (2 if pieces < 65_536 else 4)
-        assert len(model.SerializeToString()) < bytes_ + 4_000 < table.nbytes + 6_000 or width < 24
+    if pieces == 2_000:
+        centres = 2 * 256 * width * 2
+        stored = 20 * (width + 4) + 40 * (width // 2 + 4) + 300 * (width // 4) + 1_640 * (width // 12) + centres
+        assert len(model.SerializeToString()) < stored + 2 * pieces + 6_000 < table.nbytes
 
 
 @needs_onnx
