@@ -27,7 +27,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trai
 from limbeck import CachedTeacher, RunDirectory, load_recipe
 from limbeck.training.assemble import assemble, load_data
 from limbeck.training.cache_policy import fill_for_run, named_cache
-from limbeck.training.trainer import DistillTrainer
+from limbeck.training.trainer import RunTrainer
 
 SHARED = Path(__file__).parents[2] / "shared"
 FASTER = {"cola": 8.0, "rte": 2.5}  # dynamic and cached, against fixed and live
@@ -64,7 +64,7 @@ class Side:
             output_dir=str(folder), per_device_train_batch_size=32, use_cpu=True, remove_unused_columns=False,
             label_names=["labels"], dataloader_pin_memory=False, disable_tqdm=True,
         )  # fmt: skip
-        self.trainer = DistillTrainer(
+        self.trainer = RunTrainer(
             distiller, arguments, data.splits["train"], data.collate, lambda _: {}, RunDirectory(folder)
         )
         self.trainer.current_gradient_accumulation_steps = 1  # set by train(), whose loop is taken apart here

@@ -39,7 +39,7 @@ from limbeck.study.jobs import CacheJob
 from limbeck.study.loading import load_study
 from limbeck.study.runner import run_study
 from limbeck.training import layer_choosing, session
-from limbeck.training.trainer import DistillTrainer
+from limbeck.training.trainer import RunTrainer
 
 SHARED = Path(__file__).parents[2] / "shared"
 METHODS = ("ft", "kd", "cka", "fsd_il", "fcd", "pkd", "rkd")
@@ -105,17 +105,17 @@ def instrument() -> Stopwatch:
         (session, "data_of", "fingerprints"),
         (session.TrainingSession, "_score", "evaluate the student"),
         (session.TrainingSession, "_finish", "write results"),
-        (DistillTrainer, "save_model", "checkpoints"),
+        (RunTrainer, "save_model", "checkpoints"),
         (CacheJob, "run", "write the teacher's cache"),
     ):
         watch.watch(owner, attribute, name)
-    make = DistillTrainer.__init__
+    make = RunTrainer.__init__
 
     def with_times(self: Any, *args: Any, **options: Any) -> None:
         make(self, *args, **options)
         self.add_callback(TimeSteps(watch))
 
-    DistillTrainer.__init__ = with_times  # type: ignore[method-assign]
+    RunTrainer.__init__ = with_times  # type: ignore[method-assign]
     return watch
 
 

@@ -80,7 +80,7 @@ from limbeck.methods.fitnets import Hint
 from limbeck.methods.pkd import pkd
 from limbeck.models.vocabulary import make_wordpiece
 from limbeck.tasks import Collator, encode, load_task
-from limbeck.training.trainer import DistillTrainer
+from limbeck.training.trainer import RunTrainer
 
 SHARED = Path(__file__).parents[2] / "shared"
 LENGTH, WIDTH = 128, 384
@@ -201,7 +201,7 @@ def objective(job: str, pair: Pair, size: Size) -> Objective:
     )
 
 
-class RecordedTrainer(DistillTrainer):
+class RecordedTrainer(RunTrainer):
     def __init__(self, *given: Any, ordered: bool) -> None:
         super().__init__(*given)
         self.ordered = ordered

@@ -120,7 +120,7 @@ def test_a_failed_job_before_does_not_make_a_study_deaf(home, command, tmp_path,
     """Fail inside the training of the first run: the handler of that training must not stay."""
     import limbeck.training.trainer
 
-    real, calls = limbeck.training.trainer.DistillTrainer.compute_loss, []
+    real, calls = limbeck.training.trainer.RunTrainer.compute_loss, []
 
     def failing(self, *given, **options):
         calls.append(1)
@@ -128,7 +128,7 @@ def test_a_failed_job_before_does_not_make_a_study_deaf(home, command, tmp_path,
             raise RuntimeError("no luck")
         return real(self, *given, **options)
 
-    monkeypatch.setattr(limbeck.training.trainer.DistillTrainer, "compute_loss", failing)
+    monkeypatch.setattr(limbeck.training.trainer.RunTrainer, "compute_loss", failing)
     with signal_in("limbeck.training.session.load_data", signal.SIGTERM, 3):
         code, said = command("study", home / "study.yaml", "-o", "study")
     assert code == 143 and not (tmp_path / "study" / "results.json").exists(), said

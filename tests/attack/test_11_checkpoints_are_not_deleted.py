@@ -69,7 +69,7 @@ def test_a_damaged_checkpoint_is_set_aside_with_its_reason(damage, stopped, whol
     before = contents(checkpoint)
     moved = stopped / "checkpoints" / "set-aside" / "checkpoint-4"
     seen: list[dict[str, bytes]] = []
-    train = "limbeck.training.session.DistillTrainer.train"
+    train = "limbeck.training.session.RunTrainer.train"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(train, lambda self, **_: seen.append(contents(moved)) or stop())
         code, said = command(*RESUME)

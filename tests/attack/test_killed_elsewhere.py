@@ -167,14 +167,14 @@ class ClockSetBack(TrainerCallback):
 def test_the_newest_checkpoint_is_kept_where_the_clock_was_set_back(table_files, teacher_folder, tmp_path, monkeypatch):
     train = {"max_steps": 6, "batch_size": 8, "save_strategy": "steps", "save_steps": 2, "save_total_limit": 1}
     values = recipe_values(table_files, teacher_folder, train=train | {"eval_strategy": "no", "learning_rate": 1e-3})
-    start = limbeck.training.trainer.DistillTrainer.__init__
+    start = limbeck.training.trainer.RunTrainer.__init__
 
     def starting(self, *args, **options):
         start(self, *args, **options)
         self.add_callback(ClockSetBack())
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(limbeck.training.trainer.DistillTrainer, "__init__", starting)
+        patched.setattr(limbeck.training.trainer.RunTrainer, "__init__", starting)
         execute(load_recipe(values=values), tmp_path / "run", show_data=False)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["checkpoint-4"]
 

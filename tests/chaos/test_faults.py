@@ -94,14 +94,14 @@ class Stop(TrainerCallback):
 def stopped_once(recipe, tmp_path_factory):
     home = tmp_path_factory.mktemp("stopped")
     execute(recipe(), home / "whole", show_data=False)
-    start = limbeck.training.trainer.DistillTrainer.__init__
+    start = limbeck.training.trainer.RunTrainer.__init__
 
     def stopping(self, *args, **options):
         start(self, *args, **options)
         self.add_callback(Stop(5, KeyboardInterrupt()))
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(limbeck.training.trainer.DistillTrainer, "__init__", stopping)
+        patched.setattr(limbeck.training.trainer.RunTrainer, "__init__", stopping)
         execute(recipe(), home / "run", show_data=False)
     assert last_checkpoint(home / "run" / "checkpoints").name == "checkpoint-4"
     return home

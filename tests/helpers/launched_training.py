@@ -20,7 +20,7 @@ def train_sharded(recipes: dict[str, dict[str, Any]], home: Path, resume: bool =
     from accelerate.utils import DistributedType
     from torch.distributed.fsdp import FSDPModule
 
-    from limbeck.training.trainer import DistillTrainer
+    from limbeck.training.trainer import RunTrainer
 
     def pretend(*_: Any, **__: Any) -> tuple[str, DistributedType]:
         return "gloo", DistributedType.MULTI_XPU
@@ -28,12 +28,12 @@ def train_sharded(recipes: dict[str, dict[str, Any]], home: Path, resume: bool =
     accelerate.state.PartialState._prepare_backend = pretend
     torch.accelerator.is_available = lambda: True
     divided = []
-    whole_weights = DistillTrainer.whole_weights
+    whole_weights = RunTrainer.whole_weights
 
     def noted(trainer: Any) -> Any:
         divided.append(isinstance(trainer.model, FSDPModule))
         return whole_weights(trainer)
 
-    DistillTrainer.whole_weights = noted
+    RunTrainer.whole_weights = noted
     train(recipes, home, resume)
     assert divided and all(divided), "nothing was divided"

@@ -27,7 +27,7 @@ from limbeck.errors import CacheError
 from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.encode import Collator
 from limbeck.training import cache_policy as caching
-from limbeck.training.trainer import DistillTrainer
+from limbeck.training.trainer import RunTrainer
 
 pytestmark = pytest.mark.usefixtures("quick_collection")
 METHODS = ["kd", "cka", "shape", "fsd", "fcd", "ics", "pkd", "minilmv2", "tinybert"]
@@ -439,14 +439,14 @@ def test_auto_runs_a_tiny_teacher_live(values, passes, tmp_path):
 
 def test_auto_caches_where_it_pays_and_cleans_up(values, passes, always, monkeypatch, tmp_path):
     seen = []
-    real = DistillTrainer.compute_loss
+    real = RunTrainer.compute_loss
 
     def look(self, *args, **kwargs):
         found = (tmp_path / "run").glob("**/teacher-cache/*.safetensors")
         seen.append({str(path.relative_to(tmp_path / "run")) for path in found})
         return real(self, *args, **kwargs)
 
-    monkeypatch.setattr(DistillTrainer, "compute_loss", look)
+    monkeypatch.setattr(RunTrainer, "compute_loss", look)
     run = execute(load_recipe(values=values("tinybert")), tmp_path / "run")
     assert set(passes.count().values()) == {1} and len(seen) == 36
     assert all("stage-1/teacher-cache/hidden.4-00000.safetensors" in names for names in seen[:18])
@@ -479,7 +479,7 @@ class Stopped(Exception):
 @pytest.fixture()
 def stopping(monkeypatch):
     """Make the n-th step of the next training fail: ``stopping(n)``."""
-    real, left = DistillTrainer.compute_loss, [None]
+    real, left = RunTrainer.compute_loss, [None]
 
     def step(self, *args, **kwargs):
         if left[0] is not None:
@@ -489,7 +489,7 @@ def stopping(monkeypatch):
                 raise Stopped
         return real(self, *args, **kwargs)
 
-    monkeypatch.setattr(DistillTrainer, "compute_loss", step)
+    monkeypatch.setattr(RunTrainer, "compute_loss", step)
 
     def stop_after(count):
         left[0] = count

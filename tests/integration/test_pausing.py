@@ -71,9 +71,9 @@ def test_a_score_without_its_checkpoint_does_not_count(values, whole, tmp_path, 
             raise KeyboardInterrupt
         return save(self, *_, **__)
 
-    save = limbeck.training.trainer.DistillTrainer._save_checkpoint
+    save = limbeck.training.trainer.RunTrainer._save_checkpoint
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(limbeck.training.trainer.DistillTrainer, "_save_checkpoint", killed)
+        patched.setattr(limbeck.training.trainer.RunTrainer, "_save_checkpoint", killed)
         job.run()
     assert [step for step, _ in scores_of(tmp_path / "run")] == [9]
     assert not job.finished() and job.score_so_far() is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,11 +29,12 @@ class ShardSize(NamedTuple):
 class CacheLayout:
     """Divide examples into shards of about ``tokens_in_a_shard`` tokens, and tell where each example lies."""
 
-    def __init__(self, ids: Iterable[int], lengths: Sequence[int], tokens_in_a_shard: int) -> None:
-        self.row_of_id: dict[int, int] = {}
-        for row, number in enumerate(ids):
-            if self.row_of_id.setdefault(number, row) != row:
-                raise CacheError(f"Two examples have the id {number}, so their features cannot be told apart.")
+    def __init__(self, ids: Sequence[int], lengths: Sequence[int] | np.ndarray, tokens_in_a_shard: int) -> None:
+        numbers = np.array(ids, dtype=np.int64)
+        self._row = np.argsort(numbers, kind="stable")
+        self._id = numbers[self._row]
+        if len(twice := np.flatnonzero(self._id[1:] == self._id[:-1])):
+            raise CacheError(f"Two examples have the id {self._id[twice[0]]}, so their features cannot be told apart.")
         self.lengths = np.array(lengths, dtype=np.int64)
         self.shards = _divide(self.lengths, tokens_in_a_shard)  # the rows of each
 
@@ -45,6 +46,12 @@ class CacheLayout:
             places.shard[rows], places.example[rows] = number, np.arange(len(rows))
             places.token[rows] = np.cumsum(self.lengths[rows]) - self.lengths[rows]
         return places
+
+    def rows_of(self, ids: Sequence[int]) -> list[int | None]:
+        """Return the row of each example, by its id; None for one that is not there."""
+        place = np.minimum(np.searchsorted(self._id, ids), len(self._id) - 1)
+        found = self._id[place] == np.asarray(ids)
+        return [int(row) if known else None for row, known in zip(self._row[place], found, strict=True)]
 
     def size(self, shard: int) -> ShardSize:
         """Count the examples of a shard and their tokens."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -80,6 +80,10 @@ class Distiller(nn.Module):
         """Announce that the next so many calls are parts of one step, to methods that draw anew in each step."""
         if (begin := getattr(self.run_student, "begin_step", None)) is not None:
             begin(parts)
+
+    def counts(self, batches: Iterable[Mapping[str, Tensor]]) -> Tensor:
+        """Count what each term's value is a mean of, in several batches; see :meth:`Objective.counts`."""
+        return self.objective.counts(batches)
 
     def forward(self, **batch: Tensor) -> dict[str, Any]:
         """Return ``loss``, ``logits`` and ``terms`` of a batch."""

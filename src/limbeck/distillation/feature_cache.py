@@ -24,6 +24,7 @@ from limbeck.errors import CacheError, ModelError
 from limbeck.models.families import decides_tokens, width_of
 from limbeck.models.features import POOLED, Features, Wanted
 from limbeck.protocols import Model
+from limbeck.tasks.batching import token_counts
 from limbeck.tasks.task import Logits
 
 if TYPE_CHECKING:
@@ -44,8 +45,7 @@ class FeatureCache:
         self.folder, self.encoded, self.dtype = Path(folder), encoded, DTYPES[dtype]
         form = f"{_FORMAT}, {TOKENS_IN_A_SHARD} tokens in a shard"
         self._files = CacheFolder(self.folder, {**made_for, "dtype": dtype, "format": form})
-        lengths = [len(ids) for ids in encoded["input_ids"]]
-        self._layout = CacheLayout(encoded["id"], lengths, TOKENS_IN_A_SHARD)
+        self._layout = CacheLayout(encoded["id"][:], token_counts(encoded), TOKENS_IN_A_SHARD)
         self._reader = CacheReader(self._files, self._layout, self.dtype)
         self._files.check()
 
@@ -127,8 +127,7 @@ class FeatureCache:
 
     def _rows_of(self, ids: list[int], lengths: list[int]) -> list[int]:
         rows = []
-        for number, length in zip(ids, lengths, strict=True):
-            row = self._layout.row_of_id.get(number)
+        for number, row, length in zip(ids, self._layout.rows_of(ids), lengths, strict=True):
             if row is None or self._layout.lengths[row] != length:
                 seen = "it is not among them" if row is None else f"there it has {self._layout.lengths[row]}"
                 raise CacheError(

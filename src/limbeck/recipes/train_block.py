@@ -26,6 +26,7 @@ class TrainBlock(OpenBlock):
     precision: Precision = "auto"  # of products in the models' layers; auto: bfloat16 where this machine is fast at it
     relation_batch: PositiveInt | None = None  # examples of a step, where they are more than fit into memory at once
     relation_points: PositiveInt | None = None  # how often the relations are compared with the teacher's, for analyze
+    save_seconds: Weight = 60.0  # an epoch that ends sooner after the last checkpoint has none, where one is kept
     warmup_epochs: Weight | None = None  # instead of warmup_steps; where it is more than epochs, the rate only rises
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, Sampler
@@ -15,6 +16,16 @@ from torch.utils.data import IterableDataset, Sampler
 from limbeck.protocols import EncodedData
 
 _BATCHES_IN_A_POOL = 50
+_ROWS = 10_000  # whose lengths are read at a time
+
+
+def token_counts(encoded: EncodedData) -> np.ndarray:
+    """Count the tokens of each row, without a list of them in memory."""
+    if not hasattr(encoded, "with_format"):  # rows that are no table of the datasets library
+        return np.array([len(ids) for ids in encoded["input_ids"]], dtype=np.int64)
+    tables = encoded.select_columns(["input_ids"]).with_format("arrow").iter(batch_size=_ROWS)  # type: ignore[attr-defined]
+    counts = [table.column(0).combine_chunks().value_lengths().to_numpy() for table in tables]
+    return np.concatenate([np.empty(0, dtype=np.int64), *counts]).astype(np.int64)
 
 
 class LengthGroupedOrder(Sampler[int]):
@@ -25,7 +36,7 @@ class LengthGroupedOrder(Sampler[int]):
     that a resumed run sees the batches that an uninterrupted one would have seen.
     """
 
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+    def __init__(self, lengths: Sequence[int] | np.ndarray, batch_size: int, seed: int) -> None:
         self.lengths = torch.as_tensor(lengths)
         self.batch_size = batch_size
         self.seed = seed
@@ -97,7 +108,7 @@ class Batches:
     @cached_property
     def indices(self) -> tuple[Tensor, ...]:
         # only when they are asked for: most methods have nothing to prepare, and this reads every row
-        lengths = torch.tensor([len(ids) for ids in self.encoded["input_ids"]])
+        lengths = torch.from_numpy(token_counts(self.encoded))
         return lengths.argsort(descending=True, stable=True).split(self.batch_size)
 
     def __len__(self) -> int:

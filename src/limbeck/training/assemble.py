@@ -6,7 +6,6 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from transformers import set_seed
 
 from limbeck._internal.processes import process_count
@@ -34,9 +33,9 @@ from limbeck.recipes.recipe import Recipe
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
 from limbeck.tasks.encode import Collator
-from limbeck.tasks.held_out import choose_rows, contents_of
 from limbeck.tasks.task import Encoding, Task
 from limbeck.training.augmentation import augment
+from limbeck.training.held_out import hold_out
 from limbeck.training.vocabulary import NamedTeacher, Trimming, fit_to_student, trim_parts
 
 logger = logging.getLogger("limbeck")
@@ -213,7 +212,8 @@ def load_data(recipe: Recipe, parts: Parts) -> Data:
     task = parts.task if recipe.task.augment is None else augment(parts.task, recipe.task.augment, recipe.seed)
     splits = task.encode_all(("train", *task.dev_splits), how)
     if parts.method.held_out:
-        splits |= _hold_out(splits["train"], parts.method.held_out, recipe)
+        kept, held = hold_out(splits["train"], parts.method.held_out, recipe.seed, recipe.method.name)
+        splits |= {"train": kept, HELD_OUT: held}
     fixed = parts.max_length if recipe.task.padding == "max_length" else None
     collate = Collator(parts.tokenizer, fixed, parts.task.problem)
     return Data(splits, collate, recipe.train.batch_size)
@@ -224,20 +224,6 @@ def hand_over_held_out(parts: Parts, data: Data) -> None:
     if parts.method.use_held_out is not None:
         # as many in every process as one alone would take
         parts.method.use_held_out(parts.distiller.teacher, data.batches(HELD_OUT, times=process_count()))
-
-
-def _hold_out(train: Any, share: float, recipe: Recipe) -> dict[str, Any]:
-    """Split off a seeded share of the training data, equal ones together; the validation data are never touched."""
-    if isinstance(train, torch.utils.data.IterableDataset):
-        raise RecipeError(f"{recipe.method.name} holds out examples, which a stream of text does not allow.")
-    held = choose_rows(contents_of(train), share, recipe.seed)
-    if not 0 < len(held) < len(train):
-        raise RecipeError(
-            f"{recipe.method.name} would hold out all or none of the {len(train)} training examples, which are too few "
-            "or all equal. Give it more data."
-        )
-    kept = sorted(set(range(len(train))) - set(held))
-    return {"train": train.select(kept), HELD_OUT: train.select(held)}
 
 
 def _tokenizer(recipe: Recipe, task: Task, teacher: Model | None) -> tuple[Tokenizer, Model | None, Trimming | None]:

@@ -20,6 +20,7 @@ from limbeck.models.features import Features, Wanted
 from limbeck.models.loading import count_parameters
 from limbeck.protocols import Model
 from limbeck.recipes.recipe import Recipe
+from limbeck.tasks.batching import token_counts
 from limbeck.training.assemble import Data, Parts
 from limbeck.training.precision import computing_as, precision_of
 
@@ -116,10 +117,11 @@ def pays(
     """Tell whether reading the features costs clearly less than running the teacher in each pass over the data."""
     assert recipe.teacher is not None
     kind = "cpu" if device.type == "cpu" else "cuda"
-    lengths = [len(ids) for ids in data.splits["train"]["input_ids"]]
-    numbers = count_numbers(parts.require_teacher(), wanted.names(), len(lengths), sum(lengths))
+    lengths = token_counts(data.splits["train"])
+    tokens = int(lengths.sum())
+    numbers = count_numbers(parts.require_teacher(), wanted.names(), len(lengths), tokens)
     needed = numbers * DTYPES[recipe.teacher.cache_dtype].itemsize
-    live = 2 * count_parameters(blocks_of(parts.require_teacher())) * sum(lengths) / _FLOPS[kind]
+    live = 2 * count_parameters(blocks_of(parts.require_teacher())) * tokens / _FLOPS[kind]
     saved = (passes - 1) * live - passes * needed / _BYTES_READ[kind] - needed / _BYTES_WRITTEN
     existing = next(parent for parent in folder.absolute().parents if parent.exists())
     if saved < _WORTH_SECONDS or needed > _SHARE_OF_FREE_DISK * shutil.disk_usage(existing).free:

@@ -45,9 +45,11 @@ class SafeCheckpoints(transformers.Trainer):
     - ``_load_best_model``: Trainer's own knows no weights that are tied across a distiller, and warns about them; under
       FSDP it looks for files of its own.
 
-    Beside them ``DistillTrainer`` overrides ``_run_epoch``, for a training that is resumed after its last step, and
+    Beside them ``RunTrainer`` overrides ``_run_epoch``, for a training that is resumed after its last step, and
     sets ``args._n_gpu``, for which there is no public setting.
     """
+
+    weights_file = MODEL  # in a checkpoint
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -85,7 +87,7 @@ class SafeCheckpoints(transformers.Trainer):
             raise
 
     def _save_training(self, folder: Path, weights: dict[str, Any], optimizer: Any) -> None:
-        save_tensors(folder / MODEL, _without_tied(weights))
+        save_tensors(folder / self.weights_file, _without_tied(weights))
         state = {"step": self.state.global_step, "optimizer": optimizer}
         save_state(folder / TRAINING, state | {"scheduler": self.lr_scheduler.state_dict()})
         if (scaler := getattr(self.accelerator, "scaler", None)) is not None:
@@ -111,7 +113,7 @@ class SafeCheckpoints(transformers.Trainer):
             self._load_weights(Path(self.args.output_dir or ".") / Path(self.state.best_model_checkpoint).name)
 
     def _load_weights(self, checkpoint: Path) -> None:
-        weights, _ = load_tensors(checkpoint / MODEL)
+        weights, _ = load_tensors(checkpoint / self.weights_file)
         divided = isinstance(self.model, FSDPModule | FullyShardedDataParallel)
         if divided:
             set_model_state_dict(self.model, dict(weights), options=_WHOLE)

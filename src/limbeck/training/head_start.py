@@ -12,14 +12,17 @@ import torch
 from torch import nn
 
 from limbeck._internal.files import write_text
+from limbeck._internal.memo import Memo
+from limbeck.distillation.fingerprint import fingerprint
 from limbeck.errors import DataError, ModelError
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
 from limbeck.models.fitted_heads import ROWS, FittedHead, fit_head, last_linear
 from limbeck.models.students import SourceHead
 from limbeck.recipes.recipe import Head, Recipe
 from limbeck.runs.directory import RunDirectory
+from limbeck.tasks.fingerprint import data_fingerprint
 from limbeck.training.assemble import Data, Parts
-from limbeck.training.precision import computing_as
+from limbeck.training.precision import computing_as, precision_of
 from limbeck.training.results import answer_validation, validation_scores
 
 logger = logging.getLogger("limbeck")
@@ -90,6 +93,35 @@ def start_head(recipe: Recipe, parts: Parts, data: Data, head: Head, device: tor
 
 
 def _fitted(recipe: Recipe, parts: Parts, data: Data, record: dict[str, Any]) -> HeadStart:
+    fit = _FITS.get(_key(recipe, parts, data), lambda: _fit(recipe, parts, data))
+    _report(fit.head, fit.found["metric"], fit.found["score"], fit.found.get("kept"))
+    return HeadStart(record | fit.found, fit.weights)
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Hold a head that was fitted, what the results say of it, and its weights."""
+
+    head: FittedHead
+    found: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+
+
+# The runs of a study have one for each seed and student, whatever their methods.
+_FITS = Memo[_Fit](32)
+
+
+def _key(recipe: Recipe, parts: Parts, data: Data) -> str:
+    """Name all that a fit depends on."""
+    student, task = parts.student, parts.task
+    read = fingerprint(student, parts.tokenizer, data.splits["train"], parts.max_length)
+    how = (recipe.seed, precision_of(recipe), data.batch_size, data.collate.pad_to, parts.source_head)
+    where = (str(student.device), torch.get_num_threads())
+    about = (task.problem, task.metrics, task.class_weights, data_fingerprint(task))
+    return json.dumps([read, *how, *where, *about], default=str)
+
+
+def _fit(recipe: Recipe, parts: Parts, data: Data) -> _Fit:
     metric = parts.task.metrics[0]
     before = _validation_score(parts, data, metric) if parts.source_head in _TRAINED else None
     # in batches of a size that is not the recipe's: several processes, with smaller ones, must get the same digits
@@ -101,11 +133,9 @@ def _fitted(recipe: Recipe, parts: Parts, data: Data, record: dict[str, Any]) ->
             seed=recipe.seed,
             class_weights=parts.task.class_weights,
         )
-    score = _validation_score(parts, data, metric)
-    _report(fitted, metric, score, before)
     found = {
         "metric": metric,
-        "score": score,
+        "score": _validation_score(parts, data, metric),
         "kept": before,
         "cross_validated": {"metric": fitted.metric, "score": None if math.isnan(fitted.score) else fitted.score},
         "rows": fitted.rows,
@@ -113,7 +143,7 @@ def _fitted(recipe: Recipe, parts: Parts, data: Data, record: dict[str, Any]) ->
         "spread": fitted.spread,
     }
     known = {name: value for name, value in found.items() if value is not None}
-    return HeadStart(record | known, _weights(last_linear(parts.student)))
+    return _Fit(fitted, known, _weights(last_linear(parts.student)))
 
 
 def _validation_score(parts: Parts, data: Data, metric: str) -> float:

@@ -34,7 +34,7 @@ from limbeck.training.precision import computing_as
 from limbeck.training.relation_points import RelationPoints
 from limbeck.training.results import answer_validation, validation_scores, write_results
 from limbeck.training.teacher_outputs import examine_teacher
-from limbeck.training.trainer import DistillTrainer, Stop
+from limbeck.training.trainer import RunTrainer, Stop
 
 logger = logging.getLogger("limbeck")
 
@@ -138,7 +138,7 @@ class TrainingSession:
                 *(self.recipe.method.name, parts_of_step, size * parts_of_step),
             )
 
-    def _train(self) -> DistillTrainer:
+    def _train(self) -> RunTrainer:
         hand_over_held_out(self.parts, self.data)
         checkpoint = on_rank_zero(self._set_damaged_checkpoints_aside).newest
         if checkpoint is None and self._head is not None:
@@ -166,14 +166,15 @@ class TrainingSession:
         found.set_damaged_aside()
         return found
 
-    def _make_trainer(self, distiller: Distiller) -> DistillTrainer:
+    def _make_trainer(self, distiller: Distiller) -> RunTrainer:
         train = self.data.splits["train"]
         try:
-            return DistillTrainer(
+            return RunTrainer(
                 *(distiller, self.arguments, train, self.data.collate, self._score, self.directory),
                 stop=self.stop,
                 pause_after=self.pause_after,
                 warmup_epochs=self.recipe.train.warmup_epochs,
+                save_seconds=self.recipe.train.save_seconds if self._keeps_one_checkpoint else 0.0,
                 at_steps=(self._relations.steps, self._measure) if self._relations else None,
             )
         except (ValueError, ImportError, RuntimeError) as error:  # what report_to asks for is not installed
@@ -187,7 +188,7 @@ class TrainingSession:
             batches, folder = self.data.batches("train"), self.directory.prepared
             rank_zero_first(lambda: distiller.objective.prepare(distiller.teacher, batches, folder))
 
-    def _score(self, trainer: DistillTrainer) -> dict[str, float]:
+    def _score(self, trainer: RunTrainer) -> dict[str, float]:
         """Score the student on the validation data, as the trainer asks after epochs or steps."""
         parts, step = self._trained_parts(trainer), trainer.state.global_step
         # the last answers are the results, which are those of the student as it is served
@@ -201,13 +202,13 @@ class TrainingSession:
 
         return on_rank_zero(score)
 
-    def _measure(self, trainer: DistillTrainer) -> None:
+    def _measure(self, trainer: RunTrainer) -> None:
         """Compare the student's relations with the teacher's, as the trainer asks at some steps."""
         assert self._relations is not None
         relations, parts, step = self._relations, self._trained_parts(trainer), trainer.state.global_step
         on_rank_zero(lambda: relations.measure(parts, step))
 
-    def _trained_parts(self, trainer: DistillTrainer) -> Parts:
+    def _trained_parts(self, trainer: RunTrainer) -> Parts:
         """Return the parts with all of the trained weights in this process, if it is the first."""
         if (weights := trainer.whole_weights()) is not None and rank() == 0:
             self._whole.distiller.load_state_dict(weights)
@@ -229,9 +230,13 @@ class TrainingSession:
         if run.history.is_file():
             make_durable(run.history)
         write_results(self.recipe, trained, self.data, answers, self._teacher_answers, run, cost)
-        # a single checkpoint served only to resume, and is several times the student's size
-        if self.recipe.train.options.get("save_total_limit") == 1:
+        if self._keeps_one_checkpoint:
             shutil.rmtree(run.checkpoints, ignore_errors=True)
+
+    @property
+    def _keeps_one_checkpoint(self) -> bool:
+        """Tell whether checkpoints serve only to resume: one is several times the student's size."""
+        return bool(self.recipe.train.options.get("save_total_limit") == 1)
 
     def _prune(self, cost: dict[str, Any]) -> None:
         write_text(self.directory.pruned, json.dumps(cost) + "\n")  # first: what it stands for may then go

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
 import torch
 
+from limbeck._internal.memo import Memo
 from limbeck.distillation.cache_files import VALIDATION
 from limbeck.distillation.feature_cache import FeatureCache
 from limbeck.distillation.teachers import LiveTeacher
@@ -69,9 +71,18 @@ def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.devic
             logits = cache.logits()
             check_finite_logits(logits, _WHO, lambda row: example_name(validation, row))
             return logits
-    return predict_logits(
-        teacher.to(device), validation, data.collate, data.batch_size, "evaluate the teacher", who=_WHO
-    )
+
+    def ask() -> Logits:
+        return predict_logits(
+            teacher.to(device), validation, data.collate, data.batch_size, "evaluate the teacher", who=_WHO
+        )
+
+    about = (fingerprint_of(parts, data, "validation"), data.batch_size, data.collate.pad_to, str(device))
+    return _ANSWERS.get(json.dumps([*about, torch.get_num_threads()]), ask)
+
+
+# The runs of a study ask the same teacher about the same texts.
+_ANSWERS = Memo[Logits](4)
 
 
 def split_cache(parts: Parts, data: Data, split: str, home: Path) -> FeatureCache:

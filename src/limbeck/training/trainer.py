@@ -1,44 +1,47 @@
-"""Train a distiller with transformers.Trainer: length-grouped batches, a mean per loss term in the log."""
+"""Train a distiller into a run directory: length-grouped batches, scores on validation data, a history."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 import transformers
 from accelerate.data_loader import prepare_data_loader
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
-from transformers.trainer_utils import seed_worker
+from transformers.trainer_utils import SaveStrategy, seed_worker
 
 from limbeck._internal.files import write_text
-from limbeck._internal.processes import mean_over_processes, process_count, rank
+from limbeck._internal.processes import on_rank_zero, process_count, rank
 from limbeck._internal.progress import Steps, progress
 from limbeck.distillation.distiller import Distiller
 from limbeck.runs.directory import RunDirectory
-from limbeck.tasks.batching import LengthGroupedOrder, OwnShare, OwnShareOfStream
-from limbeck.training.checkpoints import SafeCheckpoints
-from limbeck.training.fault_handling import NonFiniteLossGuard, StopOnSigterm, check_trained_weights
+from limbeck.tasks.batching import LengthGroupedOrder, OwnShare, OwnShareOfStream, token_counts
+from limbeck.training.distiller_trainer import DistillerTrainer
+from limbeck.training.fault_handling import StopOnSigterm, check_trained_weights
 
 # Given the scores of all evaluations so far, and whether more is better: is the rest not worth the time?
 Stop = Callable[[Sequence[float], bool], bool]
 # Given the number of all steps, those after which something is to be done; and what, given the trainer.
-AtSteps = tuple[Callable[[int], set[int]], Callable[["DistillTrainer"], None]]
+AtSteps = tuple[Callable[[int], set[int]], Callable[["RunTrainer"], None]]
 
 
-class DistillTrainer(SafeCheckpoints):
-    """Train a Distiller; ``score`` is given the trainer and returns the student's dev metrics by name.
+class RunTrainer(DistillerTrainer):
+    """Train a Distiller into a run directory.
 
-    ``stop`` is asked after every evaluation but the last; ``stopped`` tells whether it agreed. With ``pause_after``, a
-    share of all steps, the training ends there with an evaluation and a checkpoint to go on from; ``paused`` tells
-    whether it did. ``at_steps`` is done after some steps, by all processes. The log goes to the history of ``run``.
+    ``score`` is given the trainer and returns the student's dev metrics by name. ``stop`` is asked after every
+    evaluation but the last; ``stopped`` tells whether it agreed. With ``pause_after``, a share of all steps, the
+    training ends there with an evaluation and a checkpoint to go on from; ``paused`` tells whether it did. ``at_steps``
+    is done after some steps, by all processes. ``save_seconds`` is the least time between checkpoints at the ends of
+    epochs. The log goes to the history of ``run``.
     """
 
     def __init__(
@@ -47,41 +50,32 @@ class DistillTrainer(SafeCheckpoints):
         args: transformers.TrainingArguments,
         train_dataset: Any,
         collate: Callable[[list[Any]], Any],
-        score: Callable[[DistillTrainer], dict[str, float]],
+        score: Callable[[RunTrainer], dict[str, float]],
         run: RunDirectory,
         stop: Stop | None = None,
         pause_after: float | None = None,
         warmup_epochs: float | None = None,
+        save_seconds: float = 0.0,
         at_steps: AtSteps | None = None,
     ) -> None:
-        # Several visible GPUs without a launcher would mean DataParallel, which copies the module at every step and
-        # loses the teacher. One process is one device; more devices are started with accelerate or torchrun.
-        if args.n_gpu > 1:
-            args._n_gpu = 1
-        if args.torch_compile:
-            # what was compiled for an earlier run of this process does not notice that other layers are captured now
-            torch.compiler.reset()
-        self._guard = NonFiniteLossGuard(run.bad_batch)
         self._on_sigterm = StopOnSigterm()
         self._pause = _Pause(pause_after)
         super().__init__(
-            model=distiller,
-            args=args,
+            distiller,
+            args,
+            run.bad_batch,
             train_dataset=train_dataset,
             eval_dataset=train_dataset,  # never iterated: evaluate() asks ``score``
             data_collator=collate,
-            # the guard after what asks for checkpoints, and before what ends the training
-            callbacks=[_ShowProgress(), _WriteHistory(run.history), self._pause, self._guard, self._on_sigterm],
+            callbacks=[_ShowProgress(), _WriteHistory(run.history), _SaveRarely(save_seconds), self._pause],
         )
+        self.add_callback(self._on_sigterm)
         self.remove_callback(PrinterCallback)
         if at_steps is not None:
             self.add_callback(_AtSteps(self, *at_steps))
         self._score = score
         self._stop, self.stopped = stop, False
         self._warmup_epochs = warmup_epochs
-        self._distiller = distiller
-        self._sums: dict[str, Tensor] = {}
-        self._steps = 0
 
     @property
     def paused(self) -> bool:
@@ -132,48 +126,10 @@ class DistillTrainer(SafeCheckpoints):
         # Padded to one length, batches gain nothing from similar lengths, and papers drew theirs at random. Terms that
         # relate samples would have other values among texts of one length, even of wide buckets: benchmarks/batches.py
         mixed = getattr(self.data_collator, "pad_to", None) or any(t.relational for t in self._distiller.objective)
-        lengths = [1 if mixed else len(ids) for ids in self.train_dataset["input_ids"]]
+        lengths = np.ones(len(self.train_dataset), np.int64) if mixed else token_counts(self.train_dataset)
         # a step of several parts has the examples of a step of one
         step = self.args.train_batch_size * process_count() * self.args.gradient_accumulation_steps
         return LengthGroupedOrder(lengths, step, self.args.seed)
-
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        """Take the parts of a step, and count what the terms average over in all of them."""
-        parts, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        self._distiller.begin_step(len(parts))
-        self._steps += bool(parts)
-        return parts, self._distiller.objective.counts(parts) if len(parts) > 1 else None
-
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """Return the distiller's loss, of which Trainer takes the mean over the parts of a step.
-
-        ``num_items_in_batch`` is what :meth:`get_batch_samples` counted: the mean over a step's tokens is not that of
-        its parts' means. The values of the terms are added up for the log.
-        """
-        output = model(**inputs)
-        loss, terms, parts = output["loss"], output["terms"], self.current_gradient_accumulation_steps
-        if num_items_in_batch is not None:
-            objective = self._distiller.objective
-            shares = objective.shares(objective.counts([inputs]), num_items_in_batch, parts)
-            terms = {name: shares[name] * value for name, value in terms.items()}
-            loss = objective.total(terms)
-        # Summed on the device and read at the next log only: reading a value waits for the device.
-        for name, value in terms.items():
-            self._sums[name] = self._sums.get(name, torch.zeros((), device=value.device)) + value.detach() / parts
-        self._guard.watch(self.state.global_step, loss, terms, inputs)
-        return (loss, output) if return_outputs else loss
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the mean of each term over the steps since the last log, over all processes."""
-        if "loss" in logs and self._sums:
-            totals = mean_over_processes(list(self._sums.values()))
-            logs |= {
-                f"term/{name}": (total / self._steps).item() for name, total in zip(self._sums, totals, strict=True)
-            }
-            self._sums, self._steps = {}, 0
-        super().log(logs, start_time)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """Log the student's scores, and ask whether the rest is worth the time."""
@@ -187,16 +143,6 @@ class DistillTrainer(SafeCheckpoints):
             self.stopped = self._stop(scores, bool(self.args.greater_is_better))
             self.control.should_training_stop |= self.stopped
         return metrics
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save a checkpoint, unless its loss or weights are no numbers, whoever asked for it: the last one stays."""
-        self._guard.check()
-        check_trained_weights(self.model, self.state.global_step)
-        super().save_model(output_dir, _internal_call)
-
-    def whole_weights(self) -> dict[str, Tensor] | None:
-        """Gather the distiller's weights for the first process where FSDP has divided them; otherwise None."""
-        return self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
 
 
 def _collated(collate: Callable[[list[Any]], dict[str, Tensor]], data: Any, rows: list[Any]) -> dict[str, Tensor]:
@@ -238,9 +184,28 @@ class _Pause(TrainerCallback):
             control.should_evaluate = control.should_save = control.should_training_stop = True
 
 
+class _SaveRarely(TrainerCallback):
+    """Leave out the checkpoint of an epoch that took little time: to write one takes some too.
+
+    Of what is saved at an epoch's end; one that must be the best, or that somebody asks for after a step, is saved.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._since = seconds, 0.0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._since = time.monotonic()
+
+    on_save = on_train_begin
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if args.save_strategy == SaveStrategy.EPOCH and not args.load_best_model_at_end:
+            control.should_save &= on_rank_zero(lambda: time.monotonic() - self._since >= self._seconds)
+
+
 class _AtSteps(TrainerCallback):
     def __init__(
-        self, trainer: DistillTrainer, steps: Callable[[int], set[int]], act: Callable[[DistillTrainer], None]
+        self, trainer: RunTrainer, steps: Callable[[int], set[int]], act: Callable[[RunTrainer], None]
     ) -> None:
         self._trainer, self._steps, self._act = trainer, steps, act
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from limbeck.distillation.objective import Term
 from limbeck.tasks.batching import Batches, LengthGroupedOrder
-from limbeck.training.trainer import DistillTrainer
+from limbeck.training.trainer import RunTrainer
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=300), st.integers(1, 9), st.integers(0, 5))
@@ -61,7 +61,7 @@ def test_batches_are_mixed_where_a_term_relates_samples():
                 args=arguments,
                 _distiller=SimpleNamespace(objective=[Term(), SimpleNamespace(relational=relational)]),
             )
-            order = torch.tensor(list(DistillTrainer._order(trainer)))
+            order = torch.tensor(list(RunTrainer._order(trainer)))
             found[relational] = float(lengths[order].float().view(-1, 16).std(dim=1).mean())
         return found
 
