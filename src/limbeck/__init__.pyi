@@ -29,6 +29,8 @@ from .recipes.recipe import Recipe as Recipe
 from .recipes.recipe import load_recipe as load_recipe
 from .runs.directory import RunDirectory as RunDirectory
 from .tasks import load_task as load_task
+from .training.distillation_loss import distillation_loss as distillation_loss
+from .training.distillation_trainer import DistillationTrainer as DistillationTrainer
 from .training.execute import execute as execute
 
 __version__: str

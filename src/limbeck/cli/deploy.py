@@ -1,4 +1,4 @@
-"""Define the commands that put a trained model to work: export, predict, bench and shrink."""
+"""Define the commands that put a trained model to work: export, push, predict, bench and shrink."""
 
 from __future__ import annotations
 
@@ -67,6 +67,30 @@ def export(
     )
     out.print(done.parity.describe(), highlight=False)
     out.print(f"{to} in {done.path}", highlight=False)
+
+
+def push(
+    model: Annotated[str, typer.Argument(metavar="RUN", help="A run directory, or the folder of an export.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The repository on the hub: you/rte-small.")],
+    to: Annotated[str, typer.Option(help="Of a run: hf (Hugging Face folder), onnx, or onnx-int8.")] = "hf",
+    private: Annotated[bool, typer.Option("--private", help="Make the repository private, where it is new.")] = False,
+    licence: Annotated[
+        str | None, typer.Option(help="For the model card: an identifier of the hub, e.g. mit or apache-2.0.")
+    ] = None,
+    siblings: Annotated[
+        list[Path] | None,
+        typer.Option("--with", help="The same setting with another seed, for the card's deviation; repeatable."),
+    ] = None,
+    message: Annotated[str | None, typer.Option(help="Of the commit.")] = None,
+) -> None:
+    """Upload a student to the hub: its weights, tokenizer, model card and metrics.
+
+    The token is that of `hf auth login`, or HF_TOKEN; it is written nowhere.
+    """
+    from limbeck.deploy.push import push as upload
+
+    done = upload(model, name, to=to, private=private, siblings=siblings or [], licence=licence, message=message)
+    out.print(f"{', '.join(done.files)}: {done.url}", highlight=False)
 
 
 def predict(

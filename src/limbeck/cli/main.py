@@ -20,7 +20,7 @@ from limbeck._internal.machine import disk_full, out_of_memory
 from limbeck._internal.progress import QUIET
 from limbeck._internal.signals import stopping_on_signals
 from limbeck._internal.tuning import bound_spinning, keep_freed_memory
-from limbeck.cli.deploy import bench, export, predict, shrink
+from limbeck.cli.deploy import bench, export, predict, push, shrink
 from limbeck.cli.listings import doctor, methods, profile, recipes, studies, tasks, validate
 from limbeck.cli.options import expanding_home, with_threads
 from limbeck.cli.render import out
@@ -115,6 +115,10 @@ app.command(
     "limbeck export my-model --task glue/rte --data-dir data/glue --to onnx"
 )(export)
 app.command(
+    epilog="Examples: limbeck push runs/rte-kd-s0 you/rte-small --licence mit   |   "
+    "limbeck push exports/rte-kd-s0-onnx-int8 you/rte-small-onnx --private"
+)(push)
+app.command(
     epilog="Examples: limbeck predict runs/rte-kd-s0 new.csv --text sentence1 --text sentence2 -o predictions.csv   "
     "|   limbeck predict rte-small new.parquet --text sentence1 --text sentence2 -o predictions.parquet"
 )(predict)
@@ -139,7 +143,7 @@ app.command(epilog="Example: limbeck validate my-recipe.yaml train.epochs=1")(va
 app.command(epilog="Example: limbeck doctor")(doctor)
 app.command(epilog="Examples: limbeck demo   |   limbeck demo --task-dir data/glue/RTE --model bert-base-uncased")(demo)
 
-_COMPUTING = (finetune, distill, cache, evaluate, study, rivals, analyze, export, predict, bench, shrink, demo)
+_COMPUTING = (finetune, distill, cache, evaluate, study, rivals, analyze, export, push, predict, bench, shrink, demo)
 for info in app.registered_commands:
     assert info.callback is not None
     info.callback = expanding_home(with_threads(info.callback) if info.callback in _COMPUTING else info.callback)

@@ -9,15 +9,15 @@ import numpy as np
 
 from limbeck.errors import DataError
 from limbeck.models import fitted_heads
-from limbeck.models.families import family_of, head_of
+from limbeck.models.families import family_of
 from limbeck.models.fitted_heads import ROWS, FittedHead
-from limbeck.models.heads import PROBLEM_TYPE
+from limbeck.models.heads import problem_of_model
 from limbeck.models.loading import longest_input
 from limbeck.problems import Problem
 from limbeck.tasks.encode import Collator
 
 _METRICS: dict[Problem, str] = {"regression": "mse", "multi_label": "micro_f1"}
-_NEEDS_ENCODED = {"TokenClassification": "tokens", "QuestionAnswering": "span"}
+_NEEDS_ENCODED: tuple[Problem, ...] = ("tokens", "span")
 
 
 def fit_head(
@@ -49,7 +49,7 @@ def fit_head(
         tokenizer = AutoTokenizer.from_pretrained("thenlper/gte-small")
         print(limbeck.fit_head(model, tokenizer, texts, labels).score)
     """
-    problem = _problem(model, labels)
+    problem = problem_of_model(model, labels[0] if labels is not None and len(labels) else None)
     _check_padding(model, tokenizer)
     encoded = _encoded(model, tokenizer, texts, labels, problem, max_length)
     return fitted_heads.fit_head(
@@ -63,19 +63,6 @@ def fit_head(
         seed=seed,
         class_weights=class_weights,
     )
-
-
-def _problem(model: Any, labels: Sequence[Any] | None) -> Problem:
-    """Tell from the head, its config and the labels what the model decides."""
-    kind = _NEEDS_ENCODED.get(head_of(type(model).__name__))
-    if kind is not None:
-        return kind  # type: ignore[return-value]
-    for problem, name in PROBLEM_TYPE.items():
-        if model.config.problem_type == name:
-            return problem
-    if labels is not None and np.ndim(labels) == 2:
-        return "multi_label"
-    return "regression" if model.config.num_labels == 1 else "classification"
 
 
 def _check_padding(model: Any, tokenizer: Any) -> None:
@@ -101,7 +88,7 @@ def _encoded(
                 f"labels; seen: {columns or type(texts).__name__}."
             )
         return texts
-    if problem in _NEEDS_ENCODED.values():
+    if problem in _NEEDS_ENCODED:
         raise DataError(
             f"{type(model).__name__} decides single tokens: give a datasets.Dataset of token ids with a label for each "
             "as texts, and no labels."

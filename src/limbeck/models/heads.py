@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -46,6 +47,21 @@ def problem_of(config: Any) -> Problem:
         return problem
     kinds: dict[str, Problem] = {name: problem for problem, name in PROBLEM_TYPE.items()}
     return kinds.get(config.problem_type, "regression" if config.num_labels == 1 else "classification")
+
+
+def problem_of_model(model: Any, label: Any = None) -> Problem:
+    """Tell which problem a loaded model answers, from its head, its config and a row's label, where there is one."""
+    head = head_of(type(model).__name__)
+    if head in ("MaskedLM", "CausalLM", "PreTraining") or type(model).__name__.endswith("LMHeadModel"):
+        return "language_model"
+    if head in _PROBLEM_OF_HEAD and head != "SequenceClassification":
+        return _PROBLEM_OF_HEAD[head]
+    for problem, name in PROBLEM_TYPE.items():
+        if model.config.problem_type == name:
+            return problem
+    if label is not None and np.ndim(label) == 1:
+        return "multi_label"
+    return "regression" if model.config.num_labels == 1 else "classification"
 
 
 def other_saved_head(model: Any) -> str | None:

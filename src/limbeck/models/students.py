@@ -12,6 +12,7 @@ from transformers import AutoConfig
 from limbeck.errors import ModelError, RecipeError, unknown
 from limbeck.models.families import FAMILIES, blocks_of, family_of
 from limbeck.models.heads import model_class
+from limbeck.models.kept_layers import layers_to_keep
 from limbeck.problems import Problem
 from limbeck.protocols import Model
 
@@ -20,8 +21,13 @@ from limbeck.protocols import Model
 SourceHead = Literal["whole", "cut", "new", "random"]
 
 
-def keep_layers(source: Model, layers: Sequence[int]) -> Model:
-    """Make a model of the same class with only these blocks (counted from 1) and every other weight of the source."""
+def keep_layers(source: Model, layers: str | Sequence[int]) -> Model:
+    """Make a model of the same class with only these blocks (counted from 1) and every other weight of the source.
+
+    ``layers`` may be a strategy: ``first:6``, ``last:6``, ``spread:6`` (evenly, ending in the last) or ``ends:6``.
+    """
+    if isinstance(layers, str):
+        layers = layers_to_keep(layers, len(blocks_of(source)))
     config = copy.deepcopy(source.config)
     config.num_hidden_layers = len(layers)
     if getattr(config, "layer_types", None):

@@ -53,19 +53,19 @@ ALL, FEW = (sum(10 * depth * (6 / depth) ** 0.5 for depth in depths) for depths 
     ("seconds", "depths", "candidates"),
     [
         (10_000, 5, 8),
-        (2 * 2.5 * ALL + 5 * 15, 5, 8),  # eight of them begin 15 times in four rungs
-        (2 * 2.0 * ALL + 5 * 7, 5, 4),
-        (2 * 4 / 3 * ALL + 5 * 3, 5, 2),
-        (2 * 4 / 3 * FEW + 3 * 3, 3, 2),
-        (2 * FEW + 3, 3, 1),
-        (50, 3, 1),  # fewer than two epochs, because nothing is left to give up
+        (3 * 2.5 * ALL + 5 * 15, 5, 8),  # eight of them begin 15 times in four rungs
+        (3 * 2.0 * ALL + 5 * 7, 5, 4),
+        (3 * 4 / 3 * ALL + 5 * 3, 5, 2),
+        (3 * 4 / 3 * FEW + 3 * 3, 3, 2),
+        (3 * FEW + 3, 3, 1),
+        (50, 3, 1),  # fewer than three epochs, because nothing is left to give up
     ],
 )
 def test_candidates_and_depths_are_given_up_before_epochs(seconds, depths, candidates):
     found = schedule_race(COSTS, seconds)
     assert (len(found.depths), found.candidates) == (depths, candidates)
     assert found.seconds <= max(seconds, 0) * 1.03
-    assert found.epochs[0] >= 2 or (depths, candidates) == (3, 1)
+    assert found.epochs[0] >= 3 or (depths, candidates) == (3, 1)
     assert list(found.epochs) == sorted(found.epochs) and len(found.epochs) == depths
     assert {found.depths[0], found.depths[-1]} == {6, 1}
 
