@@ -34,8 +34,8 @@ from limbeck.training.held_out import hold_out
 class DistillationTrainer(DistillerTrainer):
     """Train ``student`` by a method, as ``transformers.Trainer`` trains a model.
 
-    ``method`` is a name of :data:`limbeck.METHODS` or a function of your own; further keywords are its options. All else
-    is Trainer's: data sets of token ids, ``compute_metrics`` on the student's logits and the labels, callbacks and
+    ``method`` is a name of :data:`limbeck.METHODS` or a function of your own; further keywords are its options. All
+    else is Trainer's: data sets of token ids, ``compute_metrics`` on the student's logits and the labels, callbacks and
     loggers, ``evaluate`` and ``predict`` (with the student's own loss), ``save_model`` and ``push_to_hub``, which
     write the student alone. The log has the value of each term of the loss.
 
