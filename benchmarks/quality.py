@@ -2,6 +2,7 @@
 
     python benchmarks/quality.py --data FOLDER --model MODEL            # all: about 75 minutes on two quiet cores
     python benchmarks/quality.py --data FOLDER --model MODEL --only sst2 --no-pieces
+    python benchmarks/quality.py --data FOLDER --model MODEL --only banking77 --no-pieces --picture docs/front.png
     python benchmarks/quality.py --data FOLDER --model MODEL --quick    # few rows and steps: does it run?
     python benchmarks/quality.py --data FOLDER --model MODEL --check    # exit with status 1 if a target is missed
 
@@ -37,8 +38,11 @@ from limbeck import execute, load_recipe, load_task
 from limbeck.inference.logits import logits_in_order
 from limbeck.inference.served import TorchServed, load_served
 from limbeck.models.loading import load_for_training, load_tokenizer
+from limbeck.report.drawing import ReportFigure, save_as, style
+from limbeck.report.tradeoff import Mark, draw_marks
 from limbeck.rivals.frozen import frozen_rivals
 from limbeck.rivals.tfidf import tfidf_rival
+from limbeck.shrink.page import LOOKS
 from limbeck.shrink.summary import findings
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.task import Task
@@ -135,8 +139,11 @@ def _options() -> Namespace:
     reader.add_argument("--minutes", type=float, default=10.0, help="of each 'limbeck shrink'")
     reader.add_argument("--only", nargs="+", choices=list(DATA), help="these data sets")
     reader.add_argument("--no-pieces", action="store_true", help="only shrink and the rivals")
+    reader.add_argument("--picture", type=Path, help="draw accuracy against latency of a single data set's models here")
     reader.add_argument("--keep", type=Path, help="keep what is made in this folder; what is there is not made again")
     options = reader.parse_args()
+    if options.picture and len(options.only or DATA) > 1:
+        reader.error("--picture shows one data set: name it with --only.")
     if options.quick:
         options.minutes = 0.5
     if options.threads:
@@ -200,6 +207,28 @@ def measure_shrink(name: str, home: Path, rivals: list[Line], options: Namespace
                 **_promised(name, model, found, by_name, summary),
             )
     yield from _small_and_fast(name, found, figures)
+    if options.picture:
+        rows = len(task.split("validation"))
+        save_as(front_of(name, found | _scores_of_rivals(by_name, figures), figures, rows), options.picture)
+
+
+def _scores_of_rivals(scores: dict[str, float | None], figures: dict[str, Any]) -> dict[str, float]:
+    """Return the scores of linear models by the names under which they were timed; the deepest frozen one is last."""
+    timed = [name for name, model in figures.items() if model["kind"] == "rival"]
+    return {timed[0]: scores["linear on TF-IDF"] or 0.0, timed[-1]: scores["frozen linear"] or 0.0}
+
+
+def front_of(name: str, scores: dict[str, float], figures: dict[str, Any], rows: int) -> ReportFigure:
+    """Draw accuracy on the test file, with its 95% interval, against the time of one text."""
+    marks = []
+    for model, score in scores.items():
+        share, own = score / 100, figures[model]
+        wide = 1.96 * (share * (1 - share) / rows) ** 0.5
+        ends = (share - wide, share + wide)
+        marks.append(Mark(model, own["p50_ms"], share, ends, own.get("disk_bytes"), LOOKS[own["kind"]]))
+    across = "one text (ms, logarithmic)"
+    with style():
+        return draw_marks(marks, metric="accuracy", across=across, name="front", title=f"{name}: test file", caption="")
 
 
 def _figures(own: dict[str, Any]) -> str:

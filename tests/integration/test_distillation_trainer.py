@@ -323,6 +323,10 @@ class TestBadInput:
         with pytest.raises(RecipeError, match=r"alpha: .*seen: 7"):
             limbeck.distillation_loss(student, teacher, "kd", alpha=7)
 
+    def test_arguments_that_would_have_no_effect(self, teacher, data, tokenizer, tmp_path):
+        with pytest.raises(RecipeError, match="label_smoothing_factor cannot be used with a method: the loss is"):
+            trainer_for(tmp_path, teacher, data, tokenizer, changes={"label_smoothing_factor": 0.1})
+
     def test_methods_of_ones_own(self, teacher, data, tokenizer, tmp_path):
         student = limbeck.keep_layers(teacher, "first:2")
         with pytest.raises(RecipeError, match="give the function: method=mine"):

@@ -105,6 +105,11 @@ _TRAIN_DEFAULTS: dict[str, Any] = {
 }
 
 
+def why_refused(key: str) -> str:
+    """Say why limbeck leaves out a key of TrainingArguments."""
+    return _OURS[key]
+
+
 def check_training(given: Any) -> tuple[dict[str, Any], list[Mistake]]:
     """Return the keys of TrainingArguments in the block, converted, and what is wrong with them."""
     typed: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from limbeck.shrink.summary import ShrinkSummary, findings
 logger = logging.getLogger("limbeck")
 
 MARKDOWN, PAGE = "summary.md", "summary.html"
-_LOOKS = {"teacher": 0, "student": 1, "rival": 2}
+LOOKS = {"teacher": 0, "student": 1, "rival": 2}
 
 
 def write_pages(summary: ShrinkSummary, output: Path) -> None:
@@ -53,7 +53,7 @@ def front_figure(summary: ShrinkSummary) -> ReportFigure:
             model["score"]["value"],
             (model["score"]["low"], model["score"]["high"]),
             model.get("disk_bytes"),
-            _LOOKS[model["kind"]],
+            LOOKS[model["kind"]],
         )
         for model in summary["models"]
     ]

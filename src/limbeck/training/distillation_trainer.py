@@ -20,15 +20,19 @@ from limbeck.distillation.fingerprint import fingerprint
 from limbeck.distillation.method import Method
 from limbeck.distillation.objective import Term
 from limbeck.distillation.teachers import LiveTeacher
-from limbeck.errors import CacheError
+from limbeck.errors import CacheError, RecipeError
 from limbeck.methods import MethodFunction
 from limbeck.models.heads import problem_of_model
 from limbeck.models.loading import longest_input
 from limbeck.protocols import Model
+from limbeck.recipes.train_block import why_refused
 from limbeck.tasks.batching import Batches
 from limbeck.training.distillation_loss import ID, DistillationLoss, check_models, make_loss, make_method
 from limbeck.training.distiller_trainer import DistillerTrainer
 from limbeck.training.held_out import hold_out
+
+# keys of TrainingArguments that would have no effect, or break what methods read
+_REFUSED = ("label_smoothing_factor", "neftune_noise_alpha", "use_liger_kernel", "deepspeed")
 
 
 class DistillationTrainer(DistillerTrainer):
@@ -81,6 +85,9 @@ class DistillationTrainer(DistillerTrainer):
     ) -> None:
         args = TrainingArguments() if args is None else args
         check_models(student, teacher)
+        for key in _REFUSED:
+            if getattr(args, key, None):
+                raise RecipeError(f"TrainingArguments.{key} cannot be used with a method: {why_refused(key)}.")
         problem = problem_of_model(student, _first_label(train_dataset))
         self.student = student
         self._method = make_method(student, teacher, method, problem, class_weights, method_options)
