@@ -79,7 +79,7 @@ def _upload(folder: Path, name: str, private: bool, message: str) -> str:
 
     api = HfApi(endpoint=address())
     try:
-        repository = api.create_repo(name, private=private, exist_ok=True)
+        repository = api.create_repo(name, private=private or None, exist_ok=True)
         api.upload_folder(repo_id=repository.repo_id, folder_path=folder, commit_message=message)
     except HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)

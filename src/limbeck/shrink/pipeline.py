@@ -63,7 +63,7 @@ _TEACHER_SHARE = 0.25  # of the time, for its steps
 # seconds beside the race: rivals, timing, and for each depth the comparison of layers, the export and its checks
 _RIVALS, _MEASURING, _EACH_DEPTH, _MOST_OTHERS = 45.0, 30.0, 22.0, 0.35  # ... at most this share of the time
 _SAFETY = 0.93  # of the time left: steps are estimated from a few
-_COMPARED_ON = 400  # rows: more change the choice of layers rarely
+_COMPARED_ON = 600  # rows: more change the choice of layers rarely
 _TYPICAL, _LONG = 50, 95  # percentiles of the texts' lengths
 
 
@@ -233,7 +233,8 @@ class _Pipeline:
         length, _ = self.task.suggest_length(tokenizer, longest_input(network))
         collate = Collator(tokenizer, problem=self.task.problem)
         with muted_messages():
-            sample = choice_sample(self.task.encode("train", tokenizer, length), self.task.problem, _COMPARED_ON)
+            # not the rows that train: the teacher knows their answers, which its first layers show it to have learned
+            sample = choice_sample(self.task.encode("validation", tokenizer, length), self.task.problem, _COMPARED_ON)
         with fast_passes():
             influence = block_influence(network, Batches(sample, collate, 32))
         proposed = propose_layers(teacher.depth, count, influence)

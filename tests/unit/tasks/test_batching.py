@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ def test_batches_are_mixed_where_a_term_relates_samples():
             arguments = SimpleNamespace(train_batch_size=16, gradient_accumulation_steps=1, seed=0)
             trainer = SimpleNamespace(
                 data_collator=SimpleNamespace(**collator),
-                train_dataset={"input_ids": [[0] * int(length) for length in lengths]},
+                train_dataset=Dataset.from_dict({"input_ids": [[0] * int(length) for length in lengths]}),
                 args=arguments,
                 _distiller=SimpleNamespace(objective=[Term(), SimpleNamespace(relational=relational)]),
             )
