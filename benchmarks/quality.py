@@ -208,24 +208,21 @@ def measure_shrink(name: str, home: Path, rivals: list[Line], options: Namespace
             )
     yield from _small_and_fast(name, found, figures)
     if options.picture:
-        rows = len(task.split("validation"))
-        save_as(front_of(name, found | _scores_of_rivals(by_name, figures), figures, rows), options.picture)
+        save_as(front_of(name, found, by_name, figures), options.picture)
 
 
-def _scores_of_rivals(scores: dict[str, float | None], figures: dict[str, Any]) -> dict[str, float]:
-    """Return the scores of linear models by the names under which they were timed; the deepest frozen one is last."""
-    timed = [name for name, model in figures.items() if model["kind"] == "rival"]
-    return {timed[0]: scores["linear on TF-IDF"] or 0.0, timed[-1]: scores["frozen linear"] or 0.0}
-
-
-def front_of(name: str, scores: dict[str, float], figures: dict[str, Any], rows: int) -> ReportFigure:
-    """Draw accuracy on the test file, with its 95% interval, against the time of one text."""
+def front_of(
+    name: str, found: dict[str, float], rivals: dict[str, float | None], figures: dict[str, Any]
+) -> ReportFigure:
+    """Draw accuracy on the test file against the time of one text; of the frozen models the deepest."""
+    linear = [model for model, own in figures.items() if own["kind"] == "rival"]
+    scores = {model: (model, score) for model, score in found.items()}
+    scores |= {linear[0]: ("linear, TF-IDF", rivals["linear on TF-IDF"] or 0.0)}
+    scores |= {linear[-1]: ("linear, frozen", rivals["frozen linear"] or 0.0)}
     marks = []
-    for model, score in scores.items():
-        share, own = score / 100, figures[model]
-        wide = 1.96 * (share * (1 - share) / rows) ** 0.5
-        ends = (share - wide, share + wide)
-        marks.append(Mark(model, own["p50_ms"], share, ends, own.get("disk_bytes"), LOOKS[own["kind"]]))
+    for model, (words, score) in scores.items():
+        own, share = figures[model], score / 100
+        marks.append(Mark(words, own["p50_ms"], share, (share, share), own.get("disk_bytes"), LOOKS[own["kind"]]))
     across = "one text (ms, logarithmic)"
     with style():
         return draw_marks(marks, metric="accuracy", across=across, name="front", title=f"{name}: test file", caption="")
