@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 # one module for queries, keys and values, each head's three parts together, and a norm behind the last block
-_CODE = '''
+_CODE = """
 import limbeck
 import torch
 from torch import nn
@@ -80,7 +80,7 @@ AutoModelForSequenceClassification.register(OwnConfig, OwnForSequenceClassificat
 limbeck.register_family(
     "{kind}", limbeck.Family(blocks="stack", queries="mix", keys="mix", values="mix", fused="heads", raw_scores=True)
 )
-'''
+"""
 
 
 def write_own_family(folder: Path, module: str, kind: str) -> Path:

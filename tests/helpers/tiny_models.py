@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoConfig
 
@@ -79,6 +80,12 @@ def families_for(problem: str) -> list[str]:
 def with_heads(problems: Iterable[str]) -> list[tuple[str, str]]:
     """Return each family with each of these problems that it has a head for."""
     return [(family, problem) for problem in problems for family in families_for(problem)]
+
+
+def mostly_slow(pairs: Iterable[tuple[str, Any]], often: Any) -> list[Any]:
+    """Leave to the long run what newer families are tried with beside ``often``."""
+    slow = {True: (pytest.mark.slow,), False: ()}
+    return [pytest.param(*pair, marks=slow[pair[0] in NEWER and pair[1] not in often]) for pair in pairs]
 
 
 def tiny_model(

@@ -13,7 +13,7 @@ from helpers.tiny_tables import WORDS
 STYLES = {"roberta": "roberta", "xlm-roberta": "roberta", "gpt2": "gpt2", "qwen2": "gpt2", "qwen3": "gpt2"}
 STYLES |= {"llama": "llama", "mistral": "llama"}
 STYLES |= dict.fromkeys(("camembert", "xlm-roberta-xl", "mpnet"), "roberta")
-STYLES |= dict.fromkeys(("gpt_neox", "smollm3", "modernbert-decoder"), "gpt2")
+STYLES |= dict.fromkeys(("gpt_neox", "smollm3"), "gpt2")
 STYLES |= dict.fromkeys(("gemma", "gemma2", "gemma3_text"), "llama")
 
 

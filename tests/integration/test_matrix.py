@@ -1,7 +1,7 @@
 """Train, save, reload, evaluate and predict with every family, every kind of task and seven methods, two steps each.
 
-A family is tried with the tasks that transformers has a head for. The usual run takes every family with ``kd`` and every
-method on BERT, the newer families with labels of texts only; the others are slow.
+A family is tried with the tasks that transformers has a head for. The usual run takes every family with ``kd`` (the
+newer ones with labels of texts only) and every method on BERT; the others are slow.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) ->
             folder = home / family / problem
             tokenizer = AutoTokenizer.from_pretrained(words.get(STYLES.get(family, ""), tokenizer_folder))
             special = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-            if family in DECODERS:
+            if family in DECODERS and tokenizer.eos_token_id is not None:
                 special |= {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
             teacher = tiny_model(family, 3, task.num_labels, problem=problem, **special, **label_config(task))
             teacher.save_pretrained(folder)

@@ -111,9 +111,9 @@ def why_not_shipped(kind: str) -> str:
     if kind in REFUSED:
         return f"models of the type '{kind}' cannot be used: {REFUSED[kind]}"
     return (
-        f"transformers {metadata.version('transformers')} has no classes for models of the type '{kind}', and no code is run "
-        "that comes with a model. Take a model of a family that it has, or write the classes into a module of your own "
-        "that registers them (see docs/families.md), and name it with --import MODULE."
+        f"transformers {metadata.version('transformers')} has no classes for models of the type '{kind}', and no code "
+        "is run that comes with a model. Take a model of a family that it has, or write the classes into a module of "
+        "your own that registers them (see docs/families.md), and name it with --import MODULE."
     )
 
 

@@ -49,9 +49,7 @@ FAMILIES: dict[str, Family] = {
     "camembert": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "xlm-roberta-xl": _ROBERTA,
-    "distilbert": Family(
-        "transformer.layer", "attention.q_lin", "attention.k_lin", "attention.v_lin", raw_scores=True
-    ),
+    "distilbert": Family("transformer.layer", "attention.q_lin", "attention.k_lin", "attention.v_lin", raw_scores=True),
     "mpnet": Family(  # a learned part for the distance of two tokens is added to its scores
         "encoder.layer", "attention.attn.q", "attention.attn.k", "attention.attn.v", positions_after_padding=True
     ),

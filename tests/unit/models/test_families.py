@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.tiny_models import DECODERS, NO_HEAD, SIZES, WIDTHS, tiny_batch, tiny_model, with_heads
+from helpers.tiny_models import DECODERS, NO_HEAD, SIZES, WIDTHS, mostly_slow, tiny_batch, tiny_model, with_heads
 from helpers.tiny_tokenizers import STYLES, make_bpe
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
@@ -60,7 +60,10 @@ def test_features_of_every_head(family, problem):
     assert {width_of(model, kind) for kind in ("hidden", "cls", "last", "mean")} == {32}
 
 
-@pytest.mark.parametrize(("family", "source"), with_heads(["base", "language_model", "classification", "span"]))
+@pytest.mark.parametrize(
+    ("family", "source"),
+    mostly_slow(with_heads(["base", "language_model", "classification", "span"]), often=["base"]),
+)
 def test_every_head_goes_on_from_any_checkpoint(family, source, tokenizer, tmp_path):
     """Take all weights of the base model from the file, and load a saved model again as it is."""
     if source == "base":
@@ -162,7 +165,10 @@ def test_a_classifier_reads_the_last_token_that_is_no_padding(family, side, tmp_
     assert keep_layers(model, [1, 2]).config.pad_token_id == end
 
 
-@pytest.mark.parametrize(("family", "problem"), [pair for pair in with_heads(PROBLEMS) if pair[0] in DECODERS])
+@pytest.mark.parametrize(
+    ("family", "problem"),
+    mostly_slow([pair for pair in with_heads(PROBLEMS) if pair[0] in DECODERS], often=["classification"]),
+)
 def test_the_side_of_the_padding_changes_neither_losses_nor_predictions(family, problem):
     teacher = tiny_model(family, problem=problem, num_labels=1 if problem == "regression" else 2).eval()
     student = keep_layers(teacher, [1, 3]).eval()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from helpers.tiny_models import DECODERS, SIZES, VOCAB, families_for, tiny_model
+from helpers.tiny_models import DECODERS, SIZES, VOCAB, families_for, mostly_slow, tiny_model
 from scipy.special import expit, softmax
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
@@ -79,8 +80,10 @@ def pipeline(problem, strength, bias):
     return make_pipeline(scaler, OneVsRestClassifier(logistic) if problem in ("multi_label", "span") else logistic)
 
 
-@pytest.mark.parametrize("problem", ["classification", "regression", "multi_label"])
-@pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize(
+    ("family", "problem"),
+    mostly_slow(product(SIZES, ("classification", "regression", "multi_label")), often=["classification"]),
+)
 def test_a_texts_head_answers_as_scikit_learn_does(family, problem):
     model, data = model_of(family, problem), drawn(problem)
     features = np.stack(own_features(model, data, problem))

@@ -71,10 +71,10 @@ READ = {
     "gpt2": ("attn", as_gpt2, "attn.c_proj"),
     "gpt_neox": ("attention", as_gpt_neox, "attention.dense"),
     **dict.fromkeys(
-        ("eurobert", "nomic_bert", "gte", "llama", "mistral", "qwen2", "qwen3", "smollm3")
-        + ("gemma", "gemma2", "gemma3_text"),
+        ("eurobert", "nomic_bert", "gte", "llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma", "gemma2"),
         ("self_attn", separate("q_proj", "k_proj", "v_proj"), "self_attn.o_proj"),
     ),
+    "gemma3_text": ("self_attn", separate("q_proj", "k_proj", "v_proj"), "self_attn.o_proj"),
 }
 BLOCKS = {"distilbert": "transformer.layer", "gpt2": "h"}
 BLOCKS |= {name: "layers" for name, (place, *_) in READ.items() if place in ("self_attn", "attn") and name != "gpt2"}

@@ -6,7 +6,7 @@ from helpers.tiny_models import SIZES, tiny_batch, tiny_model
 from safetensors.torch import load_file
 
 from limbeck.errors import ModelError, RecipeError
-from limbeck.models.capture import Capture
+from limbeck.models.capture import Capture, model_inputs
 from limbeck.models.families import blocks_of
 from limbeck.models.features import Wanted
 from limbeck.models.students import check_not_deeper, from_config, keep_layers
@@ -73,8 +73,7 @@ def test_a_block_that_rotates_nothing_goes_on_so(tmp_path):
     assert student.config.no_rope_layers == [0, 1]
     student.save_pretrained(tmp_path)
     student = type(student).from_pretrained(tmp_path).eval()
-    batch = {k: v for k, v in tiny_batch().items() if k != "labels"}
-    base = teacher.model
+    batch, base = model_inputs(teacher, tiny_batch()), teacher.model
     base.layers = torch.nn.ModuleList([base.layers[1], base.layers[2]])
     base.config.num_hidden_layers = 2
     with torch.no_grad():
