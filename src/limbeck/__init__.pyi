@@ -17,6 +17,8 @@ from .methods import METHODS as METHODS
 from .methods.ft import TaskLoss as TaskLoss
 from .methods.kd import SoftLogits as SoftLogits
 from .models.capture import Capture as Capture
+from .models.families import register_family as register_family
+from .models.family_table import Family as Family
 from .models.features import Features as Features
 from .models.features import Needs as Needs
 from .models.features import Wanted as Wanted

@@ -12,6 +12,9 @@ from helpers.tiny_tables import WORDS
 # the kind of byte-level tokenizer that a family has, where it has one
 STYLES = {"roberta": "roberta", "xlm-roberta": "roberta", "gpt2": "gpt2", "qwen2": "gpt2", "qwen3": "gpt2"}
 STYLES |= {"llama": "llama", "mistral": "llama"}
+STYLES |= dict.fromkeys(("camembert", "xlm-roberta-xl", "mpnet"), "roberta")
+STYLES |= dict.fromkeys(("gpt_neox", "smollm3"), "gpt2")
+STYLES |= dict.fromkeys(("gemma", "gemma2", "gemma3_text"), "llama")
 
 
 def make_bpe(folder: Path, style: str) -> Path:

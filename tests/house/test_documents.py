@@ -10,11 +10,12 @@ from helpers.source_tree import PACKAGE, ROOT, modules, public_names
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODULES = modules(ROOT)
+GROUPS = {f"{PACKAGE}.families"}  # of entry points
 
 
 def exists(name):
     """Say whether a dotted name is a module, a public name, or a name at the top of a module."""
-    if name in MODULES:
+    if name in MODULES or name in GROUPS:
         return True
     module, _, last = name.rpartition(".")
     if module == PACKAGE:

@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from helpers.saved_runs import read_json
-from helpers.tiny_models import DECODERS, tiny_batch, tiny_model
+from helpers.tiny_models import DECODERS, tiny_batch, tiny_model, with_heads
 from helpers.tiny_runs import recipe_of
 from transformers import AutoTokenizer
 
@@ -24,7 +24,6 @@ from limbeck.errors import ExportError, MissingExtra, ModelError, RecipeError, R
 from limbeck.inference.predict import predict_file
 from limbeck.inference.served import EXPORT_FORMS, OnnxServed, load_served
 from limbeck.models.capture import logits_of
-from limbeck.models.families import FAMILIES
 from limbeck.tasks.files import read_columns
 
 pytestmark = pytest.mark.usefixtures("quick_collection")
@@ -258,8 +257,7 @@ def test_a_damaged_onnx_file_is_one_message(exported, tmp_path, command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("problem", ["classification", "tokens", "span"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "problem"), with_heads(["classification", "tokens", "span"]))
 def test_each_family_converts(family, problem, tmp_path):
     model = tiny_model(family, 2, 2 if problem == "span" else 3, problem=problem, initializer_range=0.2).eval()
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if family in ("bert", "electra") else [])]

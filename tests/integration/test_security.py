@@ -175,7 +175,7 @@ def test_code_in_a_model_folder_is_not_run(
     assert not bomb.mark.exists() and outcome.escaped is None and "Traceback" not in outcome.err
     assert not asked
     if outcome.status:
-        assert "pickled .bin weights are not read, and no code is run" in outcome.message
+        assert "no code is run" in outcome.message
     assert outcome.status or family == "bert"  # which transformers has code for
 
 

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 import torch
 from helpers.saved_runs import read_json, student_weights
-from helpers.tiny_models import DECODERS, SIZES, tiny_model
+from helpers.tiny_models import DECODERS, NEWER, SIZES, tiny_model
 from helpers.tiny_recipes import recipe_values, table_task
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
@@ -18,9 +18,10 @@ from limbeck.errors import LimbeckError
 
 
 def families_and_methods():
-    """Give every family with one method and every method on BERT to the usual run; the others are slow."""
+    """Give most families with one method and every method on BERT to the usual run; the others are slow."""
     for method, family in product(("distilbert", "minilmv2", "fcd"), SIZES):
-        marks = () if family == "bert" or method == "distilbert" else pytest.mark.slow
+        often = family == "bert" or (method == "distilbert" and family not in NEWER)
+        marks = () if often else pytest.mark.slow
         yield pytest.param(family, method, id=f"{family}-{method}", marks=marks)
 
 

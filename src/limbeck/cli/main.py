@@ -22,7 +22,7 @@ from limbeck._internal.signals import stopping_on_signals
 from limbeck._internal.tuning import bound_spinning, keep_freed_memory
 from limbeck.cli.deploy import bench, export, predict, push, shrink
 from limbeck.cli.listings import doctor, methods, profile, recipes, studies, tasks, validate
-from limbeck.cli.options import expanding_home, with_threads
+from limbeck.cli.options import expanding_home, with_imports, with_threads
 from limbeck.cli.render import out
 from limbeck.cli.results import analyze, compare, evaluate, glue, report, rivals
 from limbeck.cli.stopping import AGAIN
@@ -144,9 +144,12 @@ app.command(epilog="Example: limbeck doctor")(doctor)
 app.command(epilog="Examples: limbeck demo   |   limbeck demo --task-dir data/glue/RTE --model bert-base-uncased")(demo)
 
 _COMPUTING = (finetune, distill, cache, evaluate, study, rivals, analyze, export, push, predict, bench, shrink, demo)
+_LOADING = (*_COMPUTING, report, methods, profile)
 for info in app.registered_commands:
     assert info.callback is not None
-    info.callback = expanding_home(with_threads(info.callback) if info.callback in _COMPUTING else info.callback)
+    computes, run = info.callback in _COMPUTING, info.callback
+    run = with_imports(run) if run in _LOADING else run
+    info.callback = expanding_home(with_threads(run) if computes else run)
 
 _MAKE_ROOM, _BAD_DISK = "Make room, then try again.", "See to the disk, then try again."
 _ADVICE = {  # what to do about errors of the machine

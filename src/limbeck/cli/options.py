@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from limbeck._internal import own_code
 from limbeck._internal.files import expand_home
 from limbeck._internal.tuning import use_threads
 from limbeck.errors import RecipeError
@@ -61,7 +62,14 @@ Threads = Annotated[
         min=1, help="How many threads compute together. Default: OMP_NUM_THREADS, or as many as cores are free."
     ),
 ]
-
+Modules = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import a module of your own first, e.g. one that registers a family of models. May be given again.",
+    ),
+]
 
 # parameters that are no Path because they may also be names on the hub, of shipped recipes or of studies
 _PATHS_OR_NAMES = ("model", "models", "teacher", "student", "source", "recipe", "words")
@@ -79,18 +87,38 @@ def expanding_home(command: Callable[..., None]) -> Callable[..., None]:
 
 def with_threads(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command that computes the option ``--threads``, which counts before torch is loaded."""
-    signature = inspect.signature(command, eval_str=True)
-    own = "threads" in signature.parameters  # it needs the number itself too
+    own = "threads" in _signature(command).parameters  # it needs the number itself too
 
     @functools.wraps(command)
     def run(threads: int | None = None, **values: Any) -> None:
         use_threads(threads)
         command(**values, **({"threads": threads} if own else {}))
 
-    if not own:
-        option = inspect.Parameter("threads", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Threads)
-        run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
-    return run
+    return run if own else _with_option(run, command, "threads", Threads)
+
+
+def with_imports(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that loads models the option ``--import``."""
+
+    @functools.wraps(command)
+    def run(modules: list[str] | None = None, **values: Any) -> None:
+        own_code.import_typed(modules or [])
+        command(**values)
+
+    return _with_option(run, command, "modules", Modules)
+
+
+def _with_option(run: Any, command: Callable[..., None], name: str, kind: Any) -> Callable[..., None]:
+    """Let what wraps a command have the command's parameters and one more."""
+    signature = _signature(command)
+    option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])
+    wrapped: Callable[..., None] = run
+    return wrapped
+
+
+def _signature(command: Callable[..., None]) -> inspect.Signature:
+    return inspect.signature(command, eval_str=True)
 
 
 def _expanded(value: Any, path_or_name: bool) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from limbeck._internal.own_code import import_typed, trusted
 from limbeck.errors import ModelError
 from limbeck.inference.latency import random_batch
 from limbeck.inference.served import TorchServed, load_served
@@ -30,7 +31,7 @@ def measure_memory(model: str, batch_size: int, length: int, threads: int) -> in
     """
     if not _STATUS.is_file():
         return None
-    words = (sys.executable, "-c", _PROGRAM, model, str(batch_size), str(length), str(threads))
+    words = (sys.executable, "-c", _PROGRAM, model, str(batch_size), str(length), str(threads), *trusted().modules)
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
@@ -65,5 +66,9 @@ def _resident(field: str) -> int:
 
 
 def main(words: list[str]) -> None:
-    """Print the bytes that a model takes: its path, the batch size, the length and the threads are the words."""
-    print(_peak_of_this_process(words[0], *map(int, words[1:])))
+    """Print the bytes that a model takes.
+
+    The words are its path, the batch size, the length, the threads, and modules of the user's own to import.
+    """
+    import_typed(words[4:])
+    print(_peak_of_this_process(words[0], *map(int, words[1:4])))

@@ -6,10 +6,7 @@ that up without importing the package that imports it.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -46,16 +43,7 @@ def _user_method(name: str) -> MethodFunction:
     if name not in own_code.allowed():
         raise RecipeError(own_code.refusal(name))
     module_name, _, function_name = name.partition(":")
-    # A user's file lies where the command is run, which an installed command does not search by itself.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # a name that is none, a module that is not there, or a mistake in it
-        raise RecipeError(
-            f"Method '{name}': module '{module_name}' cannot be imported ({type(error).__name__}: {error}). Run the "
-            f"command in the folder that holds {module_name}.py, or install the module."
-        ) from error
+    module = own_code.import_from_here(module_name, f"Method '{name}'")
     method: Any = getattr(module, function_name, None)
     if not callable(method):
         functions = [n for n, value in vars(module).items() if inspect.isfunction(value)]

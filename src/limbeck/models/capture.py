@@ -48,7 +48,7 @@ def logits_of(output: Any) -> Tensor:
 class Capture:
     """Capture hidden states and projections with hooks that live for one forward pass only.
 
-    Hidden states equal those of ``output_hidden_states=True`` (the last one after the family's final norm) without
+    Hidden states equal those of ``output_hidden_states=True`` (the last one after the model's final norm) without
     keeping every layer alive; nothing depends on the attention implementation.
     """
 
@@ -85,7 +85,9 @@ class Capture:
         """Return what makes the wanted kind of a module's output."""
         if kind in POOLED:
             return lambda hidden: pool(hidden, mask, cast(Pooling, kind))[0]
-        return _all if kind == "hidden" else lambda out: projected(self.family, kind, out)
+        if kind == "hidden":
+            return _all
+        return lambda out: projected(self.family, kind, out, self.model.config.num_attention_heads)
 
     def _hook(self, kind: str, layer: int, store: dict[int, Tensor], select: _Select) -> Any:
         if kind == "hidden" or kind in POOLED:
@@ -94,17 +96,15 @@ class Capture:
         return module.register_forward_hook(_keep(store, layer, select))
 
     def _hook_hidden(self, layer: int, store: dict[int, Tensor], select: _Select) -> Any:
-        if layer == 0:
+        if layer == len(self.blocks):
+            return self.model.base_model.register_forward_hook(_keep(store, layer, select))
 
-            def keep_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                if 0 not in store:
-                    store[0] = select(args[0] if args else kwargs["hidden_states"])
+        def keep_input(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if layer not in store:
+                store[layer] = select(args[0] if args else kwargs["hidden_states"])
 
-            return self.blocks[0].register_forward_pre_hook(keep_input, with_kwargs=True)
-        source = self.blocks[layer - 1]
-        if layer == len(self.blocks) and self.family.final_norm is not None:
-            source = self.model.base_model.get_submodule(self.family.final_norm)
-        return source.register_forward_hook(_keep(store, layer, select))
+        # what the next block is given: DeBERTa may have a convolution between its first two
+        return self.blocks[layer].register_forward_pre_hook(keep_input, with_kwargs=True)
 
     def _check_layers(self, wanted: Wanted) -> None:
         depth = len(self.blocks)
@@ -124,6 +124,6 @@ def _keep(store: dict[int, Tensor], layer: int, select: _Select) -> Callable[...
     def hook(_: nn.Module, __: Any, output: Any) -> None:
         # The first call is the block's own: DeBERTa projects its position embeddings through the same module.
         if layer not in store:
-            store[layer] = select(output[0] if isinstance(output, tuple) else output)
+            store[layer] = select(output if isinstance(output, Tensor) else output[0])
 
     return hook

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from limbeck.models.families import blocks_of, family_of
+from limbeck.models.families import blocks_of, family_of, values_per_block
 from limbeck.protocols import Model
 
 _MOST_BYTES = 2**30  # of remembered outputs; beyond, blocks are computed again
@@ -38,7 +38,7 @@ class CutModel:
         self._model = copy.deepcopy(source, {id(weight): weight for weight in weights})
         self._blocks = list(blocks_of(self._model))
         self._computes = [block.forward for block in self._blocks]
-        self._layer_types = copy.copy(getattr(source.config, "layer_types", None))
+        self._per_block = values_per_block(source.config)
         configs = [getattr(part, "config", None) for part in _module(self._model).modules()]
         self._configs: list[Any] = list({id(one): one for one in configs if one is not None}.values())
         self._batch = b""
@@ -59,8 +59,8 @@ class CutModel:
         setattr(self._model.base_model.get_submodule(parent), name, nn.ModuleList(kept))
         for config in self._configs:
             config.num_hidden_layers = len(layers)
-            if self._layer_types:
-                config.layer_types = [self._layer_types[layer - 1] for layer in layers]
+            for name, values in self._per_block.items():
+                setattr(config, name, [values[layer - 1] for layer in layers])
         return self._model
 
     def _remembering(self, compute: Callable[..., Any], blocks: Blocks, worth: bool) -> Callable[..., Any]:

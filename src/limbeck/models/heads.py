@@ -25,6 +25,14 @@ PROBLEM_TYPE: dict[Problem, str] = {
     "regression": "regression",
     "multi_label": "multi_label_classification",
 }
+_KIND: dict[Problem, str] = {  # of a head, in words
+    "classification": "classification",
+    "regression": "classification",
+    "multi_label": "classification",
+    "tokens": "token classification",
+    "span": "question answering",
+    "language_model": "language modelling",
+}
 _PROBLEM_OF_HEAD: dict[str, Problem] = {  # of a text's head, its config says more
     "SequenceClassification": "classification",
     "TokenClassification": "tokens",
@@ -33,11 +41,28 @@ _PROBLEM_OF_HEAD: dict[str, Problem] = {  # of a text's head, its config says mo
 
 
 def model_class(problem: Problem, config: Any) -> Any:
-    """Return the transformers class whose head answers the problem; a language model's follows from its family."""
-    if problem == "language_model":
-        return AutoModelForCausalLM if family_of(config).causal else AutoModelForMaskedLM
-    heads = {"tokens": AutoModelForTokenClassification, "span": AutoModelForQuestionAnswering}
-    return heads.get(problem, AutoModelForSequenceClassification)
+    """Return the transformers class whose head answers the problem; a language model's follows from its family.
+
+    Raises where transformers has no such head for the family.
+    """
+    heads = _heads(config)
+    wanted = heads.get(problem, heads["classification"])
+    if type(config) not in wanted._model_mapping:
+        there = [_KIND[name] for name, found in heads.items() if type(config) in found._model_mapping]
+        raise ModelError(
+            f"transformers has no {_KIND[problem]} head for {config.model_type} models (it has: "
+            f"{', '.join(there) or 'none'}). Choose a model of another family for this task."
+        )
+    return wanted
+
+
+def _heads(config: Any) -> dict[Problem, Any]:
+    return {
+        "classification": AutoModelForSequenceClassification,
+        "tokens": AutoModelForTokenClassification,
+        "span": AutoModelForQuestionAnswering,
+        "language_model": AutoModelForCausalLM if family_of(config).causal else AutoModelForMaskedLM,
+    }
 
 
 def problem_of(config: Any) -> Problem:
@@ -145,8 +170,7 @@ def has_generic_names(config: Any) -> bool:
 
 def no_trained_head(source: str | Path, missing: list[str], task: Task | None) -> ModelError:
     """Make the error to raise where a checkpoint lacks the weights of the head."""
-    kinds = {"language_model": "language modelling", "tokens": "token classification", "span": "question answering"}
-    kind = kinds.get(task.problem, "classification") if task is not None else "classification"
+    kind = _KIND[task.problem if task is not None else "classification"]
     return ModelError(
         f"{source} has no trained {kind} head (missing: {', '.join(missing[:3])}). "
         f"Fine-tune it first: limbeck finetune {task.name if task else 'TASK'} --model {source}"

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer
+from transformers import CONFIG_MAPPING, AutoConfig, AutoTokenizer, PreTrainedConfig
 
 from limbeck._internal import hub
 from limbeck.errors import ModelError, RecipeError
-from limbeck.models.families import family_of, positions_follow_padding
+from limbeck.models.families import family_of, positions_follow_padding, register_installed, why_not_shipped
 from limbeck.models.finite import check_finite_weights
 from limbeck.models.heads import (
     check_labels,
@@ -140,7 +140,14 @@ def check_same_tokenizer(student: Tokenizer, teacher: Tokenizer) -> None:
 
 def load_config(source: str | Path) -> Any:
     """Load the config of a model, without its weights; one that asks for code from the hub is refused."""
-    config = _load(AutoConfig, resolve(source))
+    where = resolve(source)
+    try:
+        config = _load(AutoConfig, where)
+    except ModelError as error:
+        kind = _model_type(where)
+        if kind and kind not in CONFIG_MAPPING:
+            raise ModelError(f"Cannot load {source}: {why_not_shipped(kind)}") from error
+        raise
     attention = str(config._attn_implementation or "")
     if "/" in attention:  # transformers would fetch it from there, and run it
         raise ModelError(
@@ -148,6 +155,15 @@ def load_config(source: str | Path) -> Any:
             "Remove attn_implementation from its config.json."
         )
     return config
+
+
+def _model_type(source: str) -> str:
+    """Read what a model's config calls its family; empty where it does not say, or cannot be read."""
+    try:
+        values, _ = PreTrainedConfig.get_config_dict(source)
+    except _NOT_LOADED:
+        return ""
+    return str(values.get("model_type") or "")
 
 
 def depth_of(source: str | Path) -> int:
@@ -194,21 +210,13 @@ def _load_model(source: str | Path, problem: Problem, **options: Any) -> tuple[A
 
 
 def _load(loader: Any, source: str, **options: Any) -> Any:
+    register_installed()
     if not Path(source).is_dir():
         hub.use_cache_only_if_offline()
     try:
         # False, not absent: transformers would ask whether to run the code that it finds beside the weights
         return loader.from_pretrained(source, trust_remote_code=False, **options)
-    # the last two: a config.json whose values have other types than transformers expects
-    except (
-        OSError,
-        ValueError,
-        ImportError,
-        StrictDataclassError,
-        SafetensorError,
-        AttributeError,
-        TypeError,
-    ) as error:
+    except _NOT_LOADED as error:
         if Path(source).is_dir():
             seen = ", ".join(sorted(entry.name for entry in Path(source).iterdir())[:8]) or "nothing"
             raise ModelError(

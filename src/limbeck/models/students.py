@@ -10,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from limbeck.errors import ModelError, RecipeError, unknown
-from limbeck.models.families import FAMILIES, blocks_of, family_of
+from limbeck.models.families import all_families, blocks_of, family_of, values_per_block
 from limbeck.models.heads import model_class
 from limbeck.models.kept_layers import layers_to_keep
 from limbeck.problems import Problem
@@ -30,8 +30,8 @@ def keep_layers(source: Model, layers: str | Sequence[int]) -> Model:
         layers = layers_to_keep(layers, len(blocks_of(source)))
     config = copy.deepcopy(source.config)
     config.num_hidden_layers = len(layers)
-    if getattr(config, "layer_types", None):
-        config.layer_types = [source.config.layer_types[layer - 1] for layer in layers]
+    for name, values in values_per_block(source.config).items():
+        setattr(config, name, [values[layer - 1] for layer in layers])
     make: Any = type(source)
     student: Model = make(config)
     prefix = f"{source.base_model_prefix}.{family_of(source).blocks}."
@@ -66,8 +66,8 @@ def from_config(
     model_type = changes.pop("model_type", base.model_type if base is not None else None)
     if model_type is None:
         raise RecipeError("student.config: without a teacher, name the family: model_type: bert (or another).")
-    if model_type not in FAMILIES:
-        raise RecipeError("student.config: " + unknown("model_type", str(model_type), FAMILIES))
+    if model_type not in all_families():
+        raise RecipeError("student.config: " + unknown("model_type", str(model_type), all_families()))
     if base is not None and model_type == base.model_type:
         config = copy.deepcopy(base)
     else:
@@ -86,8 +86,8 @@ def from_config(
 def _change(config: Any, changes: Mapping[str, Any]) -> None:
     """Set these entries, and again those that the config derived from them when it was made."""
     derived = [name for name, value in _derived(config).items() if getattr(config, name, None) == value]
-    if getattr(config, "layer_types", None):
-        config.layer_types = None  # derived from the depth, when a config is made
+    for name in values_per_block(config):
+        setattr(config, name, None)  # derived from the depth, when a config is made
     for name, value in changes.items():
         setattr(config, name, value)
     again = _derived(config)

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -114,7 +114,7 @@ class _Worker:
             context = multiprocessing.get_context("spawn")
             # no daemon, because those may not have the processes that load data
             self.connection, child_end = context.Pipe()
-            given = self._work, os.getpid(), own_code.allowed()
+            given = self._work, os.getpid(), own_code.trusted()
             self._process = context.Process(target=_work_until_closed, args=(child_end, *given))
             with _environment(_worker_environment(self._number, self._threads)), _ctrl_c_blocked():
                 self._process.start()
@@ -143,12 +143,12 @@ class _Worker:
         self._process = None
 
 
-def _work_until_closed(jobs: Connection, work: Work, parent: int, methods: Iterable[str]) -> None:
-    """Run the jobs that come until the parent closes its end, or is gone; ``methods`` may be imported, as there."""
-    own_code.allow(methods)
+def _work_until_closed(jobs: Connection, work: Work, parent: int, trusted: own_code.Trusted) -> None:
+    """Run the jobs that come until the parent closes its end, or is gone; the user's own code is known as there."""
     keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and stops its workers
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    own_code.trust(trusted)
     while True:
         try:
             job = jobs.recv()

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -67,7 +67,7 @@ class Ray:
         environment = {"env_vars": {THREADS_VARIABLE: str(self._threads), PRECISION_VARIABLE: automatic_precision()}}
         remote = self._remote.options(runtime_env=environment)
         with self._loss_explained():
-            reference = remote.remote(self._work, job, os.getcwd(), self._threads, own_code.allowed())
+            reference = remote.remote(self._work, job, os.getcwd(), self._threads, own_code.trusted())
         self._running[reference] = job
         self.on_start(job)
 
@@ -142,11 +142,11 @@ def _first_sentence(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".") or type(error).__name__
 
 
-def _attempt_on_ray(work: Work, job: Job, folder: str, threads: int, methods: Iterable[str]) -> JobOutcome:
+def _attempt_on_ray(work: Work, job: Job, folder: str, threads: int, trusted: own_code.Trusted) -> JobOutcome:
     import torch
 
-    own_code.allow(methods)
     os.chdir(folder)  # where the study was started: its paths may be relative
+    own_code.trust(trusted)
     torch.set_num_threads(threads)
     try:
         return attempt(work, job)

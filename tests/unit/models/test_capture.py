@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +8,7 @@ from helpers.tiny_models import DECODERS, SIZES, WIDTHS, tiny_batch, tiny_model
 
 from limbeck.errors import ModelError
 from limbeck.models.capture import Capture, model_inputs
-from limbeck.models.families import FAMILIES, blocks_of, family_of
+from limbeck.models.families import blocks_of, family_of
 from limbeck.models.features import POOLED, Wanted
 from limbeck.tasks.encode import Collator
 
@@ -43,26 +42,6 @@ def test_projections_are_what_the_block_computed(family):
     assert not torch.equal(features.keys[1], features.values[1])
 
 
-@pytest.mark.parametrize("family", [name for name in SIZES if FAMILIES[name].raw_scores])
-def test_scores_of_captured_queries_and_keys_give_the_models_attention(family):
-    model = tiny_model(family).eval()
-    batch = tiny_batch()
-    layers = frozenset({1, 2, 3})
-    with torch.no_grad():
-        _, features = Capture(model)(batch, Wanted(queries=layers, keys=layers))
-        model.set_attn_implementation("eager")
-        attentions = model(**model_inputs(model, batch), output_attentions=True).attentions
-    for layer in layers:
-        q, k = (x.view(3, 7, 4, 8).transpose(1, 2) for x in (features.queries[layer], features.keys[layer]))
-        scores = q @ k.transpose(-1, -2) / math.sqrt(8)
-        allowed = features.mask[:, None, None, :]
-        if family == "gpt2":
-            allowed = allowed & torch.ones(7, 7).tril().bool()
-        expected = scores.masked_fill(~allowed, -torch.inf).softmax(-1)
-        real = features.mask[:, None, :, None]  # rows of padded queries are nobody's business
-        torch.testing.assert_close((attentions[layer - 1] * real), (expected * real), rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("family", SIZES)
 @pytest.mark.parametrize("how", POOLED)
 def test_pooled_states_are_those_of_the_real_tokens(family, how):
@@ -90,6 +69,25 @@ def test_a_decoders_features_do_not_depend_on_the_side_and_the_amount_of_padding
         found.append([features.logits, *(features.hidden[layer][features.mask] for layer in (0, 2))])
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=1e-5, atol=1e-6)
+
+
+# as DeBERTa-v3's configs say, and those of the larger v2, which have a convolution after their first block
+V3 = {"position_buckets": 8, "norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0}
+LARGE_V2 = V3 | {"conv_kernel_size": 3, "conv_act": "gelu"}
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("changes", [V3, LARGE_V2], ids=["v3", "large v2"])
+def test_states_of_the_debertas_that_people_use(changes, depth):
+    model = tiny_model("deberta-v2", depth=depth, initializer_range=0.3, **changes).eval()
+    batch = tiny_batch()
+    with torch.no_grad():
+        _, features = Capture(model)(batch, Wanted(hidden=range(depth + 1), queries=[1], values=[depth]))
+        expected = model(**model_inputs(model, batch), output_hidden_states=True)
+    assert len(features.hidden) == len(expected.hidden_states) == depth + 1
+    for layer, hidden in enumerate(expected.hidden_states):
+        torch.testing.assert_close(features.hidden[layer], hidden, rtol=0, atol=0)
+    assert features.queries[1].shape == features.values[depth].shape == (3, 7, 32)
 
 
 def test_only_what_is_asked_for_is_captured_and_no_hook_stays():
@@ -124,7 +122,7 @@ def test_a_layer_that_does_not_exist_is_a_clear_error():
 
 
 def test_unsupported_family_names_the_supported_ones():
-    with pytest.raises(ModelError, match="bert, deberta-v2"):
+    with pytest.raises(ModelError, match=r"register_family.*--import MODULE.*bert, camembert, deberta-v2"):
         family_of(type("Config", (), {"model_type": "mamba"})())
 
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
-from helpers.tiny_models import SIZES, tiny_batch, tiny_model
+from helpers.tiny_models import SIZES, mostly_slow, tiny_batch, tiny_model
 
 from limbeck.models import cut_model
 from limbeck.models.capture import model_inputs
@@ -18,8 +20,7 @@ SPECIAL = {
 }
 
 
-@pytest.mark.parametrize("most", [2**30, 0])
-@pytest.mark.parametrize("family", SIZES)
+@pytest.mark.parametrize(("family", "most"), mostly_slow(product(SIZES, (2**30, 0)), often=[2**30]))
 def test_a_cut_model_computes_as_the_student_that_is_built(family, most, monkeypatch):
     monkeypatch.setattr(cut_model, "_MOST_BYTES", most)
     model = tiny_model(family, depth=5, **SPECIAL.get(family, {})).eval()

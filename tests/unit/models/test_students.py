@@ -6,7 +6,7 @@ from helpers.tiny_models import SIZES, tiny_batch, tiny_model
 from safetensors.torch import load_file
 
 from limbeck.errors import ModelError, RecipeError
-from limbeck.models.capture import Capture
+from limbeck.models.capture import Capture, model_inputs
 from limbeck.models.families import blocks_of
 from limbeck.models.features import Wanted
 from limbeck.models.students import check_not_deeper, from_config, keep_layers
@@ -42,9 +42,10 @@ def test_keeping_every_layer_gives_the_same_model():
     assert torch.equal(student(**batch).logits, teacher(**batch).logits)
 
 
-def test_modernbert_needs_its_first_block_first():
+@pytest.mark.parametrize("family", ["modernbert", "modernbert-decoder"])
+def test_modernbert_needs_its_first_block_first(family):
     with pytest.raises(ModelError, match="Keep block 1 as the first"):
-        keep_layers(tiny_model("modernbert", depth=4), [2, 3])
+        keep_layers(tiny_model(family, depth=4), [2, 3])
 
 
 def test_a_blocks_kind_of_attention_comes_along(tmp_path):
@@ -62,6 +63,24 @@ def test_a_blocks_kind_of_attention_comes_along(tmp_path):
     student.config.layer_types[1] = "full_attention"
     with torch.no_grad():
         assert not torch.equal(again(**batch).logits, student(**batch).logits)
+
+
+def test_a_block_that_rotates_nothing_goes_on_so(tmp_path):
+    """Compare a student of SmolLM3's blocks 2 and 3, of which every other one rotates, with those blocks themselves."""
+    teacher = tiny_model("smollm3", depth=4, initializer_range=0.3).eval()
+    assert teacher.config.no_rope_layers == [1, 0, 1, 0]
+    student = keep_layers(teacher, [2, 3]).eval()
+    assert student.config.no_rope_layers == [0, 1]
+    student.save_pretrained(tmp_path)
+    student = type(student).from_pretrained(tmp_path).eval()
+    batch, base = model_inputs(teacher, tiny_batch()), teacher.model
+    base.layers = torch.nn.ModuleList([base.layers[1], base.layers[2]])
+    base.config.num_hidden_layers = 2
+    with torch.no_grad():
+        torch.testing.assert_close(student(**batch).logits, teacher(**batch).logits, rtol=0, atol=0)
+        student.model.layers[0].self_attn.use_rope = True
+        assert not torch.equal(student(**batch).logits, teacher(**batch).logits)
+    assert from_config({"num_hidden_layers": 3}, student.config).config.no_rope_layers == [1, 0, 1]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "qwen2"])
