@@ -95,3 +95,19 @@ def test_help_is_fast_because_torch_is_not_loaded(limbeck, tmp_path):
     limbeck("--help")
     limbeck("finetune", "--help")
     limbeck("--version")
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"), [("limbeck dis", "distill"), ("limbeck demo --qu", "--quick"), ("limbeck evaluate --js", "--json")]
+)
+def test_a_shell_completes_commands_and_options(command, monkeypatch, typed, completed):
+    words = {"_LIMBECK_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    for name, value in words.items():
+        monkeypatch.setenv(name, value)
+    assert command() == (0, completed)
+
+
+def test_a_shell_can_be_taught_to(command, monkeypatch):
+    assert "--install-completion" in command("--help")[1]
+    monkeypatch.setenv("_LIMBECK_COMPLETE", "source_bash")
+    assert "complete -o default -F _limbeck_completion limbeck" in command()[1]

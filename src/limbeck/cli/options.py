@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 
 from limbeck._internal.files import expand_home
 from limbeck._internal.tuning import use_threads
+from limbeck.cli.render import only_json
 from limbeck.errors import RecipeError
 
 Overrides = Annotated[
@@ -61,6 +63,9 @@ Threads = Annotated[
         min=1, help="How many threads compute together. Default: OMP_NUM_THREADS, or as many as cores are free."
     ),
 ]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print what is found as JSON, numbers unrounded, and nothing else on stdout.")
+]
 
 
 # parameters that are no Path because they may also be names on the hub, of shipped recipes or of studies
@@ -87,9 +92,25 @@ def with_threads(command: Callable[..., None]) -> Callable[..., None]:
         use_threads(threads)
         command(**values, **({"threads": threads} if own else {}))
 
-    if not own:
-        option = inspect.Parameter("threads", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Threads)
-        run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
+    return run if own else _with_option(run, signature, "threads", Threads, None)
+
+
+def with_json(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that prints tables the option ``--json``, with which it prints what it answers instead."""
+
+    @functools.wraps(command)
+    def run(as_json: bool = False, **values: Any) -> None:
+        with only_json() if as_json else nullcontext():
+            command(**values)
+
+    return _with_option(run, inspect.signature(command, eval_str=True), "as_json", Json, False)
+
+
+def _with_option(
+    run: Callable[..., None], signature: inspect.Signature, name: str, annotation: Any, default: Any
+) -> Callable[..., None]:
+    option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
     return run
 
 
