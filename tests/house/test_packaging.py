@@ -17,9 +17,7 @@ from packaging.utils import canonicalize_name
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 GROUPS = PROJECT["dependency-groups"]
-DECLARED = [
-    Requirement(text) for texts in (PROJECT["project"]["dependencies"], *EXTRAS.values()) for text in texts
-]
+DECLARED = [Requirement(text) for texts in (PROJECT["project"]["dependencies"], *EXTRAS.values()) for text in texts]
 PAGE = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
 FROM_OTHERS = {"wandb", "mlflow"}  # loggers, imported where transformers has imported them already

@@ -98,7 +98,8 @@ def test_help_is_fast_because_torch_is_not_loaded(limbeck, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("typed", "completed"), [("limbeck dis", "distill"), ("limbeck demo --qu", "--quick"), ("limbeck evaluate --js", "--json")]
+    ("typed", "completed"),
+    [("limbeck dis", "distill"), ("limbeck demo --qu", "--quick"), ("limbeck evaluate --js", "--json")],
 )
 def test_a_shell_completes_commands_and_options(command, monkeypatch, typed, completed):
     words = {"_LIMBECK_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 
 import pytest
 import yaml
@@ -20,7 +19,11 @@ def at_home(tmp_path, monkeypatch):
     """Keep what loggers write in an empty folder, and have none of them ask a server for anything."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "TRACKIO_DIR": str(tmp_path / "trackio")}.items():
+    for name, value in {
+        "WANDB_MODE": "offline",
+        "WANDB_SILENT": "true",
+        "TRACKIO_DIR": str(tmp_path / "trackio"),
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
 
@@ -78,7 +81,8 @@ def assert_same(found, expected):
 
 def events(folder):
     accumulator = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator", reason="needs tensorboard: pip install --group loggers"
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="needs tensorboard: pip install --group loggers",
     )
     found = accumulator.EventAccumulator(str(folder))
     found.Reload()

@@ -63,9 +63,7 @@ def demo(environment, tmp_path_factory):
 def test_every_file_of_the_package_is_in_both(built):
     package = ROOT / "src" / "limbeck"
     files = {
-        str(file.relative_to(ROOT / "src"))
-        for file in package.rglob("*")
-        if file.is_file() and file.suffix != ".pyc"
+        str(file.relative_to(ROOT / "src")) for file in package.rglob("*") if file.is_file() and file.suffix != ".pyc"
     }
     with zipfile.ZipFile(built[0]) as wheel, tarfile.open(built[1]) as source:
         assert {name for name in wheel.namelist() if name.startswith("limbeck/")} == files

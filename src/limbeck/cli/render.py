@@ -111,7 +111,10 @@ def show_glue(found: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
 
     scores = mean_scores(found)
     averages = {kind: None if missing_scores(scores, kind) else glue_average(scores, kind) for kind in AVERAGES}
-    answer(tasks={name: {"runs": len(found[name]), "metrics": values} for name, values in scores.items()}, averages=averages)
+    answer(
+        tasks={name: {"runs": len(found[name]), "metrics": values} for name, values in scores.items()},
+        averages=averages,
+    )
     table = Table("task", "metric", "score", "runs", title="GLUE, validation data")
     for column in table.columns[2:]:
         column.justify = "right"

@@ -1,4 +1,4 @@
-"""Report a training to transformers' loggers (TensorBoard, MLflow, W&B, trackio, ...): the recipe, and a run of its own.
+"""Report a training to the loggers that transformers knows: the recipe as settings, and a run of its own for each.
 
 What is logged, the loss with its terms and the dev scores, is what goes into the history.
 """
