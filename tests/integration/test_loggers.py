@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import yaml
 from helpers.saved_runs import history
 from helpers.tiny_recipes import recipe_values
+from helpers.wandb_files import wandb_records
 
 from limbeck import execute, load_recipe
 
+# what loggers warn of is theirs
+pytestmark = pytest.mark.filterwarnings("default")
 TRAIN = {"max_steps": 4, "batch_size": 16, "logging_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
 
 
@@ -26,6 +30,9 @@ def at_home(tmp_path, monkeypatch):
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    yield
+    if "wandb" in sys.modules:
+        sys.modules["wandb"].teardown()  # it would go on writing into this folder
 
 
 @pytest.fixture()
@@ -104,3 +111,105 @@ def test_tensorboard(report, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", "elsewhere")
     other = report("tensorboard", "other")
     assert not (other / "tensorboard").exists() and scalars("elsewhere")
+
+
+def test_mlflow(report):
+    mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install --group loggers")
+    run = report("mlflow")
+    client = mlflow.MlflowClient()
+    (kept,) = client.search_runs(["0"])
+    assert kept.info.run_name == "run" and kept.info.status == "FINISHED"
+    found = {
+        name: {point.step: point.value for point in client.get_metric_history(kept.info.run_id, name)}
+        for name in kept.data.metrics
+    }
+    assert_same(found, logged(run))
+    assert kept.data.params == {name: str(value) for name, value in settings(run).items()}
+
+
+def kept_by_wandb(home):
+    """Return the name, settings, values by step and exit code of each run that W&B kept, in their order."""
+    found = []
+    for file in sorted(home.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns):
+        one = {"settings": {}, "values": {}}
+        for record in wandb_records(file):
+            kind = record.WhichOneof("record_type")
+            if kind == "run":
+                one["name"] = record.run.display_name
+            elif kind == "config":
+                one["settings"] |= {item.key: json.loads(item.value_json) for item in record.config.update if item.key}
+            elif kind == "exit":
+                one["exit"] = record.exit.exit_code
+            elif kind == "history":
+                row = {item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+                for name, value in row.items():
+                    one["values"].setdefault(name, {})[row["train/global_step"]] = value
+        found.append(one)
+    return found
+
+
+def test_wandb(report, tmp_path):
+    pytest.importorskip("wandb", reason="needs wandb: pip install --group loggers")
+    runs = [report("wandb", name) for name in ("first", "second")]  # of one process, as in a study
+    found = kept_by_wandb(tmp_path)
+    assert [one["name"] for one in found] == ["first", "second"] and [one["exit"] for one in found] == [0, 0]
+    for run, one in zip(runs, found, strict=True):
+        assert_same(one["values"], renamed(logged(run)))
+        assert settings(run).items() <= one["settings"].items()
+
+
+def test_trackio(report):
+    trackio = pytest.importorskip("trackio", reason="needs trackio: pip install --group loggers")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    run = report("trackio", project="mine")
+    (kept,) = trackio.Api().runs("mine")
+    assert kept.name == "run" and settings(run).items() <= kept.config.items()
+    found = {}
+    for row in SQLiteStorage.get_logs("mine", "run"):
+        for name, value in row.items():
+            found.setdefault(name, {})[row["train/global_step"]] = value
+    assert_same(found, renamed(logged(run)))
+
+
+def fail_at_the_first_scores(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("no scores")
+
+    monkeypatch.setattr("limbeck.training.session.validation_scores", fail)
+
+
+def test_a_training_that_failed_ends_its_wandb_run(report, tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="needs wandb: pip install --group loggers")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="no scores"):
+        fail_at_the_first_scores(patch)
+        report("wandb", "broken")
+    report("wandb", "whole")
+    found = kept_by_wandb(tmp_path)
+    assert [(one["name"], one["exit"]) for one in found] == [("broken", 1), ("whole", 0)]
+
+
+def test_a_training_that_failed_ends_its_mlflow_run(report, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install --group loggers")
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="no scores"):
+        fail_at_the_first_scores(patch)
+        report("mlflow", "broken")
+    report("mlflow", "whole")
+    kept = mlflow.MlflowClient().search_runs(["0"], order_by=["start_time"])
+    assert [(one.info.run_name, one.info.status) for one in kept] == [("broken", "FAILED"), ("whole", "FINISHED")]
+
+
+def test_a_run_that_was_open_before_goes_on(report):
+    mlflow = pytest.importorskip("mlflow", reason="needs mlflow: pip install --group loggers")
+    with mlflow.start_run(run_name="mine") as mine:
+        report("mlflow")
+        assert mlflow.active_run().info.run_id == mine.info.run_id
+    assert [one.info.run_name for one in mlflow.MlflowClient().search_runs(["0"])] == ["mine"]
+
+
+def test_stages_are_runs_of_their_own(table_files, teacher_folder, tmp_path):
+    pytest.importorskip("tensorboard", reason="needs tensorboard: pip install --group loggers")
+    train = {"max_steps": 2, "batch_size": 16, "logging_steps": 1, "report_to": "tensorboard"}
+    execute(load_recipe(values=recipe_values(table_files, teacher_folder, "tinybert", train=train)), tmp_path / "run")
+    for folder in ("run/stage-1/tensorboard", "run/tensorboard"):
+        assert any(name.startswith("train/term/") for name in scalars(tmp_path / folder))
