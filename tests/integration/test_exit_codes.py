@@ -33,7 +33,7 @@ def test_what_cannot_be_done(command):
 )
 def test_a_command_line_that_cannot_be_read(command, words):
     code, said = command(*words)
-    assert code == 2 and "Usage: limbeck" in said
+    assert code == 2 and "Usage: " in said
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
