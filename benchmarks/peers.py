@@ -4,7 +4,7 @@
     python benchmarks/peers.py --quick    # one job of 6x384 -> 3x384, no memory: about a minute
     python benchmarks/peers.py --check    # exit with status 1 if a target is missed
 
-Peers: the extra ``peers``, best in an environment of its own: it brings torchvision, and one that was built for another
+Peers: the group ``peers``, best in an environment of its own: it brings torchvision, and one that was built for another
 torch stops transformers from being imported (not here: see let_torchvision_import).
 
 Every side runs its own training loop in a thread of its own; the sides take turns, step by step: in one process, as

@@ -6,7 +6,7 @@
     python benchmarks/time_to_score.py --data FOLDER --model MODEL --check      # exit with status 1 on a missed target
 
 FOLDER holds banking77/ and glue/SST-2/, of which the first 10,000 rows train. ``--peers`` names the Python of an
-environment with the extra ``peers`` (default: this one); a toolkit that is not there is left out and named.
+environment with the group ``peers`` (default: this one); a toolkit that is not there is left out and named.
 
 All sides learn from the same fine-tuned teacher (``--model`` with a fitted head, two epochs), by the loss of its
 logits, and make a student of 6 and of 3 layers from the same pre-trained model as their own documentation does:

@@ -41,6 +41,10 @@ _SCRATCH_STUDENT_TRAIN = _SCRATCH_TRAIN | {"epochs": 4}
 _MAX_LENGTH = 128
 # The methods of the four papers and the two that everybody knows: a first look in five minutes.
 _METHODS = ("ft", "kd", "cka", "shape", "fsd", "fcd", "ics")
+# With --quick: enough to see the whole job in a minute, too little for the scores to say anything.
+_QUICK_METHODS = ("ft", "kd", "fcd")
+_SIZE, _QUICK_SIZE = 10_000, 3_000
+_QUICK_EPOCHS = 0.5  # of the usual ones
 _PRETRAINED_TRAIN = {"epochs": 3, "batch_size": 32, "learning_rate": 5e-5}
 
 
@@ -64,20 +68,25 @@ class Demo(NamedTuple):
     report: Path | None  # the page; None where what draws it is not installed
 
 
-def run_demo(output: Path, *, task_dir: Path | None = None, model: str | None = None, seed: int = 0) -> Demo:
+def run_demo(
+    output: Path, *, task_dir: Path | None = None, model: str | None = None, seed: int = 0, quick: bool = False
+) -> Demo:
     """Run the comparison into folders under ``output``; finished parts of an earlier call are used again."""
     refuse_links(output)
-    block = _task_block(task_dir)
+    block = _task_block(task_dir, _QUICK_SIZE if quick else _SIZE)
     task = load_task(**block)
-    home = output / f"{task.name.replace('/', '-')}-{Path(model).name if model else 'scratch'}-s{seed}"
+    parts = (task.name.replace("/", "-"), Path(model).name if model else "scratch", f"s{seed}", *["quick"] * quick)
+    home = output / "-".join(parts)
     teacher_recipe, student = _models(task, model, home)
     common = {"task": block | {"max_length": _MAX_LENGTH}, "seed": seed}
     train, student_train = (_PRETRAINED_TRAIN,) * 2 if model else (_SCRATCH_TRAIN, _SCRATCH_STUDENT_TRAIN)
+    if quick:
+        train, student_train = (usual | {"epochs": _QUICK_EPOCHS * usual["epochs"]} for usual in (train, student_train))
     logger.info("Teacher: fine-tuning on %s (%s training examples).", task.name, f"{len(task.split('train')):,}")
     values = common | {"student": teacher_recipe, "method": {"name": "ft"}, "train": train}
     teacher = execute(load_recipe(values=values), home / "teacher", resume=True)
     runs = {}
-    for name in _METHODS:
+    for name in _QUICK_METHODS if quick else _METHODS:
         logger.info("Student: %s.", name)
         values = common | {
             "teacher": {"model": str(teacher.path), "confirmed": True},  # made here: its labels are the task's
@@ -99,9 +108,9 @@ def _report(home: Path) -> Path | None:
     return home / "report.html"
 
 
-def _task_block(task_dir: Path | None) -> dict[str, Any]:
+def _task_block(task_dir: Path | None, size: int) -> dict[str, Any]:
     if task_dir is None:
-        return {"name": "reviews", "size": 10_000}
+        return {"name": "reviews", "size": size}
     folders = {spec.folder.lower(): name for name, spec in GLUE.items()}
     name = folders.get(task_dir.resolve().name.lower())
     if name is None:
@@ -125,7 +134,7 @@ def _rows(teacher: RunDirectory, runs: dict[str, RunDirectory], records: dict[st
     costs = {name: record.values["cost"] for name, record in records.items()}
     results = teacher.metrics()
     score = (results["metric"], results["score"])
-    milliseconds = costs[_METHODS[0]]["teacher_milliseconds"]  # one for all of them, who were timed in one session
+    (milliseconds, *_) = (cost["teacher_milliseconds"] for cost in costs.values())  # all were timed in one session
     rows = [Row("teacher", "ft", *score, "", results["parameters"], milliseconds)]
     for name, run in runs.items():
         results = run.metrics()

@@ -97,8 +97,8 @@ COMMANDS = {
     "compare, the recipe": ("compare", "runs", "--format", "csv", "-o", "runs/kd/recipe.yaml"),
     "compare, a link": ("compare", "runs/kd", "-o", "link.csv"),
     "report": ("report", "runs/kd", "--no-analyze", "-o", "runs/kd/recipe.yaml"),
-    "bench": ("bench", "runs/kd", "--json", "runs/kd/metrics.json"),
-    "bench, the model": ("bench", "runs/kd", "--json", "runs/kd/student/config.json"),
+    "bench": ("bench", "runs/kd", "-o", "runs/kd/metrics.json"),
+    "bench, the model": ("bench", "runs/kd", "-o", "runs/kd/student/config.json"),
     "predict": ("predict", "runs/kd", "texts.csv", "--text", "text", "-o", "runs/kd/history.jsonl", "--force"),
 }
 

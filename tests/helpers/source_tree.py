@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from helpers.paths import ROOT as ROOT
-
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10, where pytest brings tomli
-    import tomli as tomllib
 
 PACKAGE = "limbeck"
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 from typer.main import get_command
 
@@ -95,3 +99,34 @@ def test_help_is_fast_because_torch_is_not_loaded(limbeck, tmp_path):
     limbeck("--help")
     limbeck("finetune", "--help")
     limbeck("--version")
+
+
+def answer_of_the_shell(tmp_path, **given):
+    """Return what the command prints when a shell asks it by its variables."""
+    program = "import sys; sys.argv = ['limbeck']; from limbeck.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=os.environ | given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("limbeck dis", "distill"), ("limbeck demo --qu", "--quick"), ("limbeck evaluate --js", "--json")],
+)
+def test_a_shell_completes_commands_and_options(tmp_path, typed, completed):
+    given = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    assert answer_of_the_shell(tmp_path, _LIMBECK_COMPLETE="complete_bash", **given) == f"{completed}\n"
+
+
+def test_a_shell_can_be_taught_to(tmp_path, limbeck):
+    script = answer_of_the_shell(tmp_path, _LIMBECK_COMPLETE="source_bash")
+    assert "complete -o default -F _limbeck_completion limbeck" in script
+    shown = limbeck("--help").stdout
+    assert "--install-completion" in shown and "--show-completion" in shown

@@ -26,8 +26,7 @@ def check(rows, metric):
 
 @pytest.mark.slow  # the same steps as below, on more data; "make demo" does them too
 def test_on_the_generated_reviews(short, tmp_path, monkeypatch):
-    block = demo._task_block
-    monkeypatch.setattr(demo, "_task_block", lambda folder: block(folder) | {"size": 300})
+    monkeypatch.setattr(demo, "_SIZE", 300)
     first, page = demo.run_demo(tmp_path)
     check(first, "accuracy")
     home = tmp_path / "reviews-scratch-s0"

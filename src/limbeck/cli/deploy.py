@@ -10,7 +10,7 @@ import typer
 from rich.markdown import Markdown
 
 from limbeck.cli.options import DataDir, MaxLength, Overrides, SpreadsheetSafe, option_overrides
-from limbeck.cli.render import out, show_bench
+from limbeck.cli.render import answer, out, show_bench
 from limbeck.cli.stopping import continued_by
 
 
@@ -134,7 +134,7 @@ def bench(
         typer.Option(help="Where PyTorch computes: cpu, cuda; auto is a GPU if there is one and no ONNX model."),
     ] = "auto",
     output: Annotated[
-        Path | None, typer.Option("--json", "--output", "-o", help="Write all numbers into this JSON file.")
+        Path | None, typer.Option("--output", "-o", help="Write all numbers into this JSON file.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw latency and throughput into this SVG, PNG or PDF.")] = None,
 ) -> None:
@@ -215,5 +215,6 @@ def shrink(
     folder = output or Path("shrunk") / data.stem
     with continued_by(f"The same command continues {folder}."):
         summary = make(request, folder)
+    answer(folder=folder, **summary)
     out.print(Markdown(summary_page(summary)))
     out.print(f"The students, {MARKDOWN} and {PAGE}: {folder}", highlight=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from limbeck.cli.options import AllowCode, DataDir, MaxLength, Overrides, option_overrides
-from limbeck.cli.render import out, show_options, show_pairs, show_profile
+from limbeck.cli.render import answer, out, show_options, show_pairs, show_profile
 from limbeck.errors import LimbeckError, RecipeError, unknown
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ def studies() -> None:
     """List the studies that come with limbeck."""
     from limbeck.study.loading import list_studies
 
-    show_pairs(list_studies(), "Studies", "limbeck study NAME teacher.model=… task.data_dir=…")
+    listing = list_studies()
+    answer(studies=listing)
+    show_pairs(listing, "Studies", "limbeck study NAME teacher.model=… task.data_dir=…")
 
 
 def profile(
@@ -57,25 +59,29 @@ def methods(
 
     if name is None:
         listing = {key: (inspect.getdoc(method) or "").partition("\n")[0] for key, method in METHODS.items()}
+        answer(methods=listing)
         show_pairs(listing, "Methods", "limbeck methods NAME shows the equation and the options")
         return
     allow_method(name)  # typed here
-    show_options(find_method(name), "option")
+    shown = show_options(find_method(name), "option")
 
     from limbeck.methods.costs import formula_of, loss_cost
 
-    if formula := formula_of(name):
+    formula = formula_of(name)
+    if formula:
         out.print(f"Operations of the loss, without the backward pass: {formula}", highlight=False)
         out.print("B texts of L tokens; D the widths of student (D_s) and teacher (D_t) together; P pairs of layers.")
-    if not student:
-        return
-    from limbeck.distillation.pair import ModelShape, Pair
+    cost = None
+    if student:
+        from limbeck.distillation.pair import ModelShape, Pair
 
-    pair = Pair(ModelShape.named(student), ModelShape.named(teacher or student), "classification", 2)
-    cost = loss_cost(name, pair, batch_size, length)
+        pair = Pair(ModelShape.named(student), ModelShape.named(teacher or student), "classification", 2)
+        cost = loss_cost(name, pair, batch_size, length)
     if cost is not None:
         relations = f"{cost.bytes / 1e6:.3g} MB of relations"
         out.print(f"{batch_size} texts of {length} tokens: {cost.flops / 1e9:.3g} GFLOPs, {relations}", highlight=False)
+    numbers = None if cost is None else {"flops": cost.flops, "bytes": cost.bytes}
+    answer(name=name, **shown, operations=formula, cost=numbers)
 
 
 def tasks(name: Annotated[str | None, typer.Argument(help="Show one task and its options.")] = None) -> None:
@@ -83,9 +89,11 @@ def tasks(name: Annotated[str | None, typer.Argument(help="Show one task and its
     from limbeck.tasks import TASKS, describe, find_task
 
     if name is None:
-        show_pairs({key: describe(key) for key in TASKS}, "Tasks", "limbeck tasks NAME shows the options")
+        listing = {key: describe(key) for key in TASKS}
+        answer(tasks=listing)
+        show_pairs(listing, "Tasks", "limbeck tasks NAME shows the options")
         return
-    show_options(find_task(name), "option (task.…)")
+    answer(name=name, **show_options(find_task(name), "option (task.…)"))
 
 
 def recipes(
@@ -98,6 +106,7 @@ def recipes(
     listing = {name: recipe.about for name, recipe in shipped.items() if part in name}
     if not listing:
         raise RecipeError(unknown("recipe", part, shipped, "Run 'limbeck recipes' for all of them."))
+    answer(recipes=listing)
     show_pairs(listing, "Recipes", "limbeck distill NAME teacher.model=… task.data_dir=…")
 
 
@@ -146,6 +155,8 @@ def _show_valid(verdict: str, recipes: list[Recipe]) -> None:
 
     stages = [stage for recipe in recipes for stage in recipe.split()]
     foreign = dict.fromkeys(filter(None, (foreign_code(stage.method) for stage in stages)))
+    values = [recipe.model_dump(mode="json", by_alias=True, exclude_none=True) for recipe in recipes]
+    answer(valid=True, recipes=values, not_looked_at=list(foreign))
     out.print(verdict + " but for code that was not looked at" * bool(foreign), style="green")
     for name in foreign:
         note = f"{name} is code that the file names and was not imported: its options were not checked."
@@ -153,7 +164,15 @@ def _show_valid(verdict: str, recipes: list[Recipe]) -> None:
 
 
 def doctor() -> None:
-    """Print versions, devices and what is reachable: the first thing to send with a question."""
-    from limbeck.cli.doctor import diagnose
+    """Print versions, devices and what is reachable, and warn of what makes this machine slow.
 
-    show_pairs(dict(diagnose()))
+    It is the first thing to send with a question.
+    """
+    from limbeck.cli.doctor import diagnose
+    from limbeck.cli.slow_setups import find_slow_setups
+
+    setup, warnings = dict(diagnose()), find_slow_setups()
+    answer(setup=setup, warnings=warnings)
+    show_pairs(setup)
+    for warning in warnings:
+        out.print(f"Slow: {warning}", style="yellow", highlight=False, soft_wrap=True)

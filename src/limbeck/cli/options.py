@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import typer
 from limbeck._internal import own_code
 from limbeck._internal.files import expand_home
 from limbeck._internal.tuning import use_threads
+from limbeck.cli.render import only_json
 from limbeck.errors import RecipeError
 
 Overrides = Annotated[
@@ -70,6 +72,10 @@ Modules = Annotated[
         help="Import a module of your own first, e.g. one that registers a family of models. May be given again.",
     ),
 ]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print what is found as JSON, numbers unrounded, and nothing else on stdout.")
+]
+
 
 # parameters that are no Path because they may also be names on the hub, of shipped recipes or of studies
 _PATHS_OR_NAMES = ("model", "models", "teacher", "student", "source", "recipe", "words")
@@ -108,10 +114,23 @@ def with_imports(command: Callable[..., None]) -> Callable[..., None]:
     return _with_option(run, command, "modules", Modules)
 
 
-def _with_option(run: Any, command: Callable[..., None], name: str, kind: Any) -> Callable[..., None]:
+def with_json(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that prints tables the option ``--json``, with which it prints what it answers instead."""
+
+    @functools.wraps(command)
+    def run(as_json: bool = False, **values: Any) -> None:
+        with only_json() if as_json else nullcontext():
+            command(**values)
+
+    return _with_option(run, command, "as_json", Json, default=False)
+
+
+def _with_option(
+    run: Any, command: Callable[..., None], name: str, kind: Any, default: Any = None
+) -> Callable[..., None]:
     """Let what wraps a command have the command's parameters and one more."""
     signature = _signature(command)
-    option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+    option = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])
     wrapped: Callable[..., None] = run
     return wrapped

@@ -1,29 +1,76 @@
-"""Print results as tables, for people. Nothing here imports a model at the top, so that --help answers at once."""
+"""Print results as tables, for people, or as JSON, for programs.
+
+Nothing here imports a model at the top, so that --help answers at once.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.table import Table
 
 from limbeck._internal.console import plain_console
 
 if TYPE_CHECKING:
+    from limbeck.compare.comparison import ComparisonResult
+    from limbeck.compare.tables import Table as ResultTable
     from limbeck.demo import Row
     from limbeck.deploy.bench import BenchResult
     from limbeck.study.estimate import PlanLine
     from limbeck.tasks.profile import Profile
 
 out = plain_console()
+_json_to: ContextVar[TextIO | None] = ContextVar("json_to", default=None)
+
+
+@contextmanager
+def only_json() -> Iterator[None]:
+    """Let the command inside the block print nothing but what it answers, as JSON, on stdout."""
+    quiet, out.quiet = out.quiet, True
+    token = _json_to.set(None if quiet else sys.stdout)  # of several processes, the first one answers
+    try:
+        with redirect_stdout(sys.stderr):  # for what libraries print
+            yield
+    finally:
+        _json_to.reset(token)
+        out.quiet = quiet
+
+
+def answer(**values: Any) -> None:
+    """Print what a command found as JSON, where ``--json`` asked for it."""
+    if (file := _json_to.get()) is not None:
+        print(json.dumps(_as_json(values), indent=1), file=file)
+
+
+def _as_json(value: Any) -> Any:
+    """Turn what JSON does not have into what it has: paths into text, numbers that are none into null."""
+    if is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if hasattr(value, "item"):  # a number of numpy
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, int) else str(value)
 
 
 def show_run(folder: Path, results: dict[str, Any]) -> None:
     """Print the scores of a finished run beside its teacher's."""
     from limbeck.metrics import readable_score
 
+    answer(run=folder, **results)
     table = Table(
         title=f"{results['method']} on {results['task']}, {results['split']} ({results['examples']:,} examples)"
     )
@@ -63,6 +110,11 @@ def show_glue(found: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
     from limbeck.tasks.glue import GLUE
 
     scores = mean_scores(found)
+    averages = {kind: None if missing_scores(scores, kind) else glue_average(scores, kind) for kind in AVERAGES}
+    answer(
+        tasks={name: {"runs": len(found[name]), "metrics": values} for name, values in scores.items()},
+        averages=averages,
+    )
     table = Table("task", "metric", "score", "runs", title="GLUE, validation data")
     for column in table.columns[2:]:
         column.justify = "right"
@@ -71,10 +123,9 @@ def show_glue(found: Mapping[str, Sequence[Mapping[str, float]]]) -> None:
         cells = (" / ".join(official), " / ".join(readable_score(metric, values[metric]) for metric in official))
         table.add_row(GLUE[name].folder, *cells, str(len(found[name])))
     out.print(table)
-    for kind in AVERAGES:
-        missing = missing_scores(scores, kind)
-        value = f"missing {', '.join(missing)}" if missing else f"{100 * glue_average(scores, kind):.2f}"
-        out.print(f"average '{kind}': {value}", highlight=False)
+    for kind, value in averages.items():
+        shown = f"{100 * value:.2f}" if value is not None else f"missing {', '.join(missing_scores(scores, kind))}"
+        out.print(f"average '{kind}': {shown}", highlight=False)
 
 
 def show_submission(folder: Path, files: tuple[str, ...]) -> None:
@@ -93,6 +144,7 @@ def show_submission(folder: Path, files: tuple[str, ...]) -> None:
 
 def show_profile(found: Profile) -> None:
     """Print a table of the splits, then one of their labels."""
+    answer(**vars(found))
     if not found.splits:
         out.print(*found.lines(), sep="\n", highlight=False)
         return
@@ -161,6 +213,25 @@ def show_rivals_cost(wanted: bool, seconds: float | None) -> None:
     out.print(text, highlight=False, soft_wrap=True)
 
 
+def comparison_values(result: ComparisonResult) -> dict[str, Any]:
+    """Return a comparison for JSON: its numbers, and its tables as they are shown."""
+    numbers = {"scores": result.scores, "tests": result.tests, "warnings": result.warnings}
+    return numbers | {"tables": table_values([result.table, *result.further])}
+
+
+def table_values(tables: Sequence[ResultTable]) -> list[dict[str, Any]]:
+    """Return tables for JSON, with the texts of their cells."""
+    return [
+        {
+            "title": table.title,
+            "columns": table.head,
+            "rows": [[cell.text + cell.marks for cell in row] for row in table.rows],
+            "notes": table.notes,
+        }
+        for table in tables
+    ]
+
+
 def show_study(folder: Path) -> None:
     """Print a study's table, and write it to files beside its results."""
     from limbeck._internal.files import write_text
@@ -169,6 +240,7 @@ def show_study(folder: Path) -> None:
     from limbeck.compare.tables import TableFormat, count_guarded, render, show_table
 
     result = compare_paths([folder])
+    answer(study=folder, **comparison_values(result))
     forms: dict[str, TableFormat] = {"md": "markdown", "tex": "latex", "csv": "csv"}
     tables = [result.table, *result.further]
     for suffix, form in forms.items():
@@ -184,6 +256,7 @@ def show_bench(found: BenchResult) -> None:
     """Print a table of sizes, then one of times; ratios are against the first model."""
     from limbeck._internal.files import readable_size
 
+    answer(**found.values())
     sizes = Table("model", "form", "parameters", "smaller", "disk", "memory")
     times = Table(
         "batch",
@@ -245,16 +318,19 @@ def show_demo(rows: Sequence[Row]) -> None:
     out.print(table)
 
 
-def show_options(function: Callable[..., Any], title: str) -> None:
-    """Print what the docstring of a method or a task says, and its options if it has any."""
+def show_options(function: Callable[..., Any], title: str) -> dict[str, Any]:
+    """Print what the docstring of a method or a task says, and its options if it has any; return both for JSON."""
     from limbeck.options import describe_options
 
-    out.print(inspect.getdoc(function) or function.__name__, highlight=False)
+    about, rows = inspect.getdoc(function) or function.__name__, describe_options(function)
+    out.print(about, highlight=False)
     table = Table(title, "type", "default")
-    for row in describe_options(function):
+    for row in rows:
         table.add_row(*row)
     if table.row_count:
         out.print(table)
+    options = [dict(zip(("name", "type", "default"), row, strict=True)) for row in rows]
+    return {"about": about, "options": options}
 
 
 def show_pairs(pairs: Mapping[str, str], title: str | None = None, hint: str | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from limbeck.cli.options import AllowCode, DataDir, Overrides, SpreadsheetSafe, option_overrides
-from limbeck.cli.render import out, show_glue, show_scores, show_submission
+from limbeck.cli.render import answer, comparison_values, out, show_glue, show_scores, show_submission, table_values
 from limbeck.errors import RecipeError, unknown
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def evaluate(
 
     flags = [*option_overrides(data_dir), *(overrides or [])]
     result = score(model, task=task, split=split, overrides=flags, batch_size=batch_size, submission=submission)
+    answer(model=model, **vars(result))
     if result.metrics:
         show_scores(f"{model} on {result.task}, {result.split} ({result.examples:,} examples)", result.metrics)
     if submission is not None:
@@ -107,6 +108,7 @@ def compare(
         against=against,
     )
     tables = [result.table, *result.further, *(detail_tables(result.scores, result.tests) if detailed else [])]
+    answer(**comparison_values(result))
     if chosen == "csv" and safe:
         warn_of_guards(count_guarded(tables), output or "The table", "--raw-csv writes every text as it is.")
     if output is not None:
@@ -150,7 +152,9 @@ def rivals(
         for run in entry.runs
     ]
     made = rivals_of_runs(owners, model=model, overrides=overrides)
-    show_table(compare_entries(read_entries(paths), baselines=[]).table, out)
+    result = compare_entries(read_entries(paths), baselines=[])
+    answer(**comparison_values(result), left_out={task: kept.left_out for task, kept in made.items()})
+    show_table(result.table, out)
     for task, kept in made.items():
         for name, why in kept.left_out.items():
             out.print(f"{task} has no row for {name}: {why}", highlight=False, soft_wrap=True)
@@ -225,6 +229,7 @@ def analyze(
         results = gather(found)
         tables = all_tables(results)
         files = write_folder(all_figures(results), tables, output)
+        answer(output=output, files=sorted(file.name for file in files), tables=table_values(tables))
         for table in tables:
             show_table(table, out)
         out.print(f"{len(files)} files in {output}", highlight=False)

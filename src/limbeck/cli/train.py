@@ -28,7 +28,7 @@ from limbeck.cli.options import (
     pair_overrides,
     split_words,
 )
-from limbeck.cli.render import out, show_demo, show_plan, show_rivals_cost, show_run, show_study
+from limbeck.cli.render import answer, out, show_demo, show_plan, show_rivals_cost, show_run, show_study
 from limbeck.cli.stopping import continued_by
 from limbeck.errors import RecipeError, RunError
 
@@ -153,8 +153,10 @@ def study(
     folder = output or Path("studies") / file_name(*filter(None, (file.stem, variant)))
     plan = Plan(loaded, folder)
     if dry_run:
-        show_plan(estimate_costs(plan), loaded.selection_note())
-        show_rivals_cost(loaded.rivals, estimate_rivals(plan))
+        lines, rivals_seconds = estimate_costs(plan), estimate_rivals(plan)
+        answer(plan=lines, selection=loaded.selection_note(), rivals_seconds=rivals_seconds if loaded.rivals else 0)
+        show_plan(lines, loaded.selection_note())
+        show_rivals_cost(loaded.rivals, rivals_seconds)
         return
     with continued_by(f"The same command continues {folder}."), watching(plan.count_jobs_left()) as watcher:
         results = run_study(loaded, folder, choose_engine(workers, ray, threads), watcher)
@@ -172,13 +174,17 @@ def demo(
     task_dir: Annotated[Path | None, typer.Option(help="A GLUE task's folder, e.g. data/glue/RTE: real data.")] = None,
     model: Annotated[str | None, typer.Option(help="A pre-trained encoder to make the teacher from.")] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the run directories.")] = Path("demo-runs"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer texts, epochs and methods: a look at the whole job in a minute.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Fine-tune a teacher, distil it by the methods of the four papers, and print a table: offline, in minutes."""
     from limbeck.demo import run_demo
 
     with continued_by(f"The same command continues {output}."):
-        done = run_demo(output, task_dir=task_dir, model=model, seed=seed)
+        done = run_demo(output, task_dir=task_dir, model=model, seed=seed, quick=quick)
+    answer(output=output, rows=done.rows, report=done.report)
     show_demo(done.rows)
     out.print(f"Run directories: {output}", highlight=False)
     if done.report is not None:

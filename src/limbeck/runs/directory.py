@@ -9,7 +9,7 @@ from typing import Any
 from limbeck.errors import RunError
 from limbeck.runs.files import COPY_AGAIN, is_empty, read_mapping
 
-_RIVALS = "rivals"
+_RIVALS, _STAGE = "rivals", "stage-"
 RESULTS = "the results of a run"  # for errors about the file that should hold them
 
 
@@ -18,6 +18,12 @@ class RunDirectory:
     """Point to what a run leaves behind: the only thing that later commands read."""
 
     path: Path
+
+    @property
+    def name(self) -> str:
+        """Name the run as its folder is named; one of its earlier stages with both names: ``rte-tinybert/stage-1``."""
+        path = self.path.resolve()
+        return f"{path.parent.name}/{path.name}" if path.name.startswith(_STAGE) else path.name
 
     @property
     def recipe(self) -> Path:
@@ -110,6 +116,11 @@ class RunDirectory:
         return self.analysis / "arrays.npz"
 
     @property
+    def tensorboard(self) -> Path:
+        """Locate the folder of TensorBoard's files, where the recipe asks for them."""
+        return self.path / "tensorboard"
+
+    @property
     def rivals(self) -> Path:
         """Locate the folder of the trivial models that the run is compared with."""
         return self.path / _RIVALS
@@ -125,11 +136,11 @@ class RunDirectory:
 
     def stage(self, number: int) -> RunDirectory:
         """Point to an earlier stage, counted from 1; the last stage is the run itself."""
-        return RunDirectory(self.path / f"stage-{number}")
+        return RunDirectory(self.path / f"{_STAGE}{number}")
 
     def stages(self) -> list[RunDirectory]:
         """Find the earlier stages that are there, in their order."""
-        numbers = [folder.name.removeprefix("stage-") for folder in self.path.glob("stage-*")]
+        numbers = [folder.name.removeprefix(_STAGE) for folder in self.path.glob(f"{_STAGE}*")]
         return [self.stage(number) for number in sorted(int(number) for number in numbers if number.isdecimal())]
 
     def holds(self, file: Path) -> bool:
@@ -137,7 +148,7 @@ class RunDirectory:
         before = (self.recipe, self.environment, self.data, self.layer_choice, self.start)
         files = (*before, self.history, self.results, self.pruned)
         working = (self.checkpoints, self.teacher_cache, self.prepared, self.bad_batch)
-        folders = (self.student, *working, self.analysis, self.rivals)
+        folders = (self.student, *working, self.analysis, self.tensorboard, self.rivals)
         predictions = (self.predictions(), *self.other_predictions().values())
         own = file in (*files, *predictions) or any(folder in file.parents for folder in folders)
         return own and self.exists

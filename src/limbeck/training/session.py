@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from transformers import TrainingArguments, set_seed
+from transformers import set_seed
 
 from limbeck._internal.files import make_durable, replacing_folder, write_text
 from limbeck._internal.processes import on_rank_zero, rank, rank_zero_first
@@ -29,6 +29,7 @@ from limbeck.training.data_record import check_not_changed, data_of, keep_data
 from limbeck.training.fault_handling import check_trained_weights, memory_errors_explained
 from limbeck.training.head_start import HeadStart, choose_head, start_head
 from limbeck.training.layer_choosing import LayerChoice
+from limbeck.training.loggers import ReportedArguments, report_recipe
 from limbeck.training.output import create_run
 from limbeck.training.precision import computing_as
 from limbeck.training.relation_points import RelationPoints
@@ -67,6 +68,7 @@ class TrainingSession:
         points = recipe.train.relation_points
         self._relations = RelationPoints(self.parts, self.data, run, points) if points else None
         self._head = choose_head(recipe, self.parts)
+        report_recipe(self.arguments, recipe.settled(self.parts.max_length).with_head(self._head))
         self._start: HeadStart | None = None
 
     def run(self) -> None:
@@ -244,7 +246,7 @@ class TrainingSession:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def training_arguments(recipe: Recipe, parts: Parts, run: RunDirectory) -> TrainingArguments:
+def training_arguments(recipe: Recipe, parts: Parts, run: RunDirectory) -> ReportedArguments:
     """Return the recipe's train block as transformers takes it."""
     metric = parts.task.metrics[0]
     best = recipe.train.options.get("metric_for_best_model")
@@ -254,13 +256,14 @@ def training_arguments(recipe: Recipe, parts: Parts, run: RunDirectory) -> Train
     own = {
         "use_cpu": not torch.accelerator.is_available(),
         "dataloader_pin_memory": torch.cuda.is_available(),
+        "run_name": run.name,
         "metric_for_best_model": metric,
         "greater_is_better": metric not in SMALLER_IS_BETTER,
         "bf16": recipe.train.precision == "bfloat16",
         "fp16": recipe.train.precision == "float16",
     }
     try:
-        return TrainingArguments(
+        return ReportedArguments(
             output_dir=str(run.checkpoints),
             num_train_epochs=recipe.train.epochs,
             per_device_train_batch_size=recipe.train.relation_batch or recipe.train.batch_size,

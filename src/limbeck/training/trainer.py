@@ -27,6 +27,7 @@ from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.batching import LengthGroupedOrder, OwnShare, OwnShareOfStream, token_counts
 from limbeck.training.distiller_trainer import DistillerTrainer
 from limbeck.training.fault_handling import StopOnSigterm, check_trained_weights
+from limbeck.training.loggers import keep_events, own_runs
 
 # Given the scores of all evaluations so far, and whether more is better: is the rest not worth the time?
 Stop = Callable[[Sequence[float], bool], bool]
@@ -71,6 +72,7 @@ class RunTrainer(DistillerTrainer):
         )
         self.add_callback(self._on_sigterm)
         self.remove_callback(PrinterCallback)
+        keep_events(self, run)
         if at_steps is not None:
             self.add_callback(_AtSteps(self, *at_steps))
         self._score = score
@@ -84,7 +86,7 @@ class RunTrainer(DistillerTrainer):
 
     def train(self, *args: Any, **options: Any) -> Any:
         """Train; stop with a checkpoint where SIGTERM comes."""
-        with self._on_sigterm.listening():
+        with self._on_sigterm.listening(), own_runs(self.args.report_to):
             return super().train(*args, **options)
 
     def _run_epoch(self, *args: Any, **options: Any) -> None:

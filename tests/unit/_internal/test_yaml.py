@@ -8,7 +8,7 @@ from helpers.paths import ROOT
 
 from limbeck._internal.yaml import load, parse
 
-SHIPPED = sorted((ROOT / "src" / "limbeck").glob("*/*.yaml"))
+SHIPPED = sorted((ROOT / "src" / "limbeck").glob("*/library/*.yaml"))
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: f"{file.parent.name}/{file.stem}")
