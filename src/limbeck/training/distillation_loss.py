@@ -98,21 +98,26 @@ def make_method(
     options: Mapping[str, Any],
 ) -> Method:
     """Build a method for two models."""
-    function, name = _function_of(method)
+    function = _function_of(method)
     checked, mistakes = check(schema_of(function), dict(options))
     if checked is None:
         said = " ".join(f"{mistake.where[0]}: {mistake.message}" for mistake in mistakes)
-        raise RecipeError(f"The options of {name!r} cannot be used. {said}")
+        raise RecipeError(f"The options of {name_of(method)!r} cannot be used. {said}")
     weights = None if class_weights is None else tuple(map(float, class_weights))
     return Method.of(function(Pair.of(student, teacher, problem, weights), **checked.model_dump(exclude_none=True)))
 
 
-def _function_of(method: str | MethodFunction) -> tuple[MethodFunction, str]:
-    if callable(method):
-        return method, getattr(method, "__name__", "method")
+def name_of(method: str | MethodFunction) -> str:
+    """Name a method for people."""
+    return method if isinstance(method, str) else getattr(method, "__name__", "method")
+
+
+def _function_of(method: str | MethodFunction) -> MethodFunction:
+    if not isinstance(method, str):
+        return method
     if is_own_code(method):
         raise RecipeError(f"Import {method!r} yourself and give the function: method={method.partition(':')[2]}.")
-    return find_method(method), method
+    return find_method(method)
 
 
 def make_loss(method: Method, student: Model, teacher: Model | None) -> DistillationLoss:

@@ -27,7 +27,7 @@ from limbeck.models.loading import longest_input
 from limbeck.protocols import Model
 from limbeck.recipes.train_block import why_refused
 from limbeck.tasks.batching import Batches
-from limbeck.training.distillation_loss import ID, DistillationLoss, check_models, make_loss, make_method
+from limbeck.training.distillation_loss import ID, DistillationLoss, check_models, make_loss, make_method, name_of
 from limbeck.training.distiller_trainer import DistillerTrainer
 from limbeck.training.held_out import hold_out
 
@@ -93,10 +93,10 @@ class DistillationTrainer(DistillerTrainer):
         self._method = make_method(student, teacher, method, problem, class_weights, method_options)
         self._held_out = None
         if self._method.held_out and train_dataset is not None:
-            train_dataset, self._held_out = hold_out(train_dataset, self._method.held_out, args.seed, method)
+            train_dataset, self._held_out = hold_out(train_dataset, self._method.held_out, args.seed, name_of(method))
         self._cache_folder = None if teacher_cache is None else Path(teacher_cache)
         if self._cache_folder is not None:
-            _check_cached(self._method, method, teacher, processing_class)
+            _check_cached(self._method, name_of(method), teacher, processing_class)
             train_dataset = _with_ids(train_dataset)
         super().__init__(
             make_loss(self._method, student, teacher),
