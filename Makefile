@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 # once; files go in the order of their names: unit tests, the short ones, come last and even out.
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all chaos evidence-page lint clean
+.PHONY: demo test test-all chaos docs evidence-page lint clean
 
 demo: $(READY)  ## fine-tune a teacher, distil students, print a table
 	$(BIN)/limbeck demo
@@ -21,6 +21,9 @@ test-all: lint  ## everything: also the slow tests, such as the whole matrix of 
 chaos: $(READY)  ## 50 kills of distill, cache, study, export, predict and shrink at random moments, on a small disk
 	PYTHONPATH=tests $(BIN)/python -m chaos.random_kills
 
+docs: $(READY)  ## the documentation as a site, in site/; a link that leads nowhere is an error
+	$(BIN)/zensical build --clean --strict
+
 evidence-page: $(READY)  ## docs/evidence.md, its pictures and README's table of methods, from results/
 	$(BIN)/python -m evidence.page
 
@@ -32,8 +35,9 @@ lint: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet "pip>=25.1"  # the first that knows dependency groups
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --group docs
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache demo-runs
+	rm -rf $(VENV) site .cache .mypy_cache .ruff_cache .pytest_cache demo-runs
