@@ -9,7 +9,7 @@ EXTRAS := search,ray,report,onnx
 # once; files go in the order of their names: unit tests, the short ones, come last and even out.
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all lowest chaos evidence-page lint clean
+.PHONY: demo test test-all lowest chaos docs evidence-page lint clean
 
 demo: $(READY)  ## fine-tune a teacher, distil students, print a table
 	$(BIN)/limbeck demo
@@ -32,6 +32,9 @@ lowest: $(LOWEST)/.ready  ## quick tests with the lowest versions of pyproject.t
 chaos: $(READY)  ## 50 kills of distill, cache, study, export, predict and shrink at random moments, on a small disk
 	PYTHONPATH=tests $(BIN)/python -m chaos.random_kills
 
+docs: $(READY)  ## the documentation as a site, in site/; a link that leads nowhere is an error
+	$(BIN)/zensical build --clean --strict
+
 evidence-page: $(READY)  ## docs/evidence.md, its pictures and README's table of methods, from results/
 	$(BIN)/python -m evidence.page
 
@@ -44,7 +47,7 @@ lint: $(READY)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "pip>=25.1"  # the first that knows dependency groups
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --editable ".[$(EXTRAS)]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group dev --group docs --editable ".[$(EXTRAS)]"
 	touch $(READY)
 
 $(LOWEST)/.ready: pyproject.toml
@@ -54,4 +57,4 @@ $(LOWEST)/.ready: pyproject.toml
 	touch $(LOWEST)/.ready
 
 clean:
-	rm -rf $(VENV) $(LOWEST) .mypy_cache .ruff_cache .pytest_cache demo-runs
+	rm -rf $(VENV) $(LOWEST) site .cache .mypy_cache .ruff_cache .pytest_cache demo-runs

@@ -43,7 +43,7 @@ def fit_head(
     cross-validation; ``score`` of what is returned is the cross-validated ``metric`` (accuracy; micro F1 where there
     are several labels; squared error of numbers; answers: the share of starts and ends found).
 
-    Example::
+    Example:
 
         model = AutoModelForSequenceClassification.from_pretrained("thenlper/gte-small", num_labels=77)
         tokenizer = AutoTokenizer.from_pretrained("thenlper/gte-small")

@@ -63,7 +63,7 @@ def cka(
 
     Returns:
         (...), float32 (float64 for float64 inputs); 0 with zero gradient where it does not exist (n too
-        small, constant input). :func:`cka_with_validity` tells that 0 from a true one.
+        small, constant input). `cka_with_validity` tells that 0 from a true one.
     """
     return cka_with_validity(x, y, mask=mask, estimator=estimator, kernel=kernel)[0]
 
@@ -72,7 +72,7 @@ def cka(
 def cka_with_validity(
     x: Tensor, y: Tensor, *, mask: Tensor | None = None, estimator: str = "unbiased", kernel: str = "linear"
 ) -> tuple[Tensor, Tensor]:
-    """Compute :func:`cka`, and whether it exists: a bool of the same shape.
+    """Compute `cka`, and whether it exists: a bool of the same shape.
 
     It does not where there are too few rows (2 for ``biased``, 4 for ``unbiased``) or a side is constant. It does
     where an input holds NaN, so that the NaN stays visible.
@@ -89,7 +89,7 @@ class MinibatchCKA:
     w_b = n_b (n_b - 3) for a batch of n_b real rows, so that a short last batch counts for what it holds.
     Leading dimensions broadcast: layers stacked as (S, 1, n, d) and (1, T, n, d) give an S x T map.
 
-    Example:
+    Examples:
         >>> total = MinibatchCKA()
         >>> for x, y in batches:
         ...     total.update(x, y)

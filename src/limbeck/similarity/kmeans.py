@@ -16,7 +16,7 @@ Batches = Iterable[Tensor] | Callable[[], Iterable[Tensor]]
 
 
 class KMeans(NamedTuple):
-    """Hold the result of :func:`kmeans`.
+    """Hold the result of `kmeans`.
 
     ``centroids`` (k, d) are the means of the last partition, ``inertia`` its sum of squared distances to them,
     ``passes`` how often the data were assigned (one more pass drew the start), ``converged`` whether the last one moved

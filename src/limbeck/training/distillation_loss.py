@@ -69,13 +69,13 @@ def distillation_loss(
 ) -> DistillationLoss:
     """Return a module that computes a method's loss for two models of transformers.
 
-    ``method`` is a name of :data:`limbeck.METHODS` or a function of your own; further keywords are its options.
+    ``method`` is a name of `limbeck.METHODS` or a function of your own; further keywords are its options.
     ``problem`` is told by the student's head and config; name it for several labels at once where
     ``config.problem_type`` does not.
     A method that owns parameters (a projector) trains them too: give the optimiser those of the module, not of the
     student. The teacher is frozen.
 
-    Example::
+    Example:
 
         distill = limbeck.distillation_loss(student, teacher, "fcd")
         optimizer = torch.optim.AdamW(distill.parameters(), lr=1e-4)

@@ -38,7 +38,7 @@ _REFUSED = ("label_smoothing_factor", "neftune_noise_alpha", "use_liger_kernel",
 class DistillationTrainer(DistillerTrainer):
     """Train ``student`` by a method, as ``transformers.Trainer`` trains a model.
 
-    ``method`` is a name of :data:`limbeck.METHODS` or a function of your own; further keywords are its options. All
+    ``method`` is a name of `limbeck.METHODS` or a function of your own; further keywords are its options. All
     else is Trainer's: data sets of token ids, ``compute_metrics`` on the student's logits and the labels, callbacks and
     loggers, ``evaluate`` and ``predict`` (with the student's own loss), ``save_model`` and ``push_to_hub``, which
     write the student alone. The log has the value of each term of the loss.
@@ -46,7 +46,7 @@ class DistillationTrainer(DistillerTrainer):
     ``teacher_cache`` is a folder: there the teacher's features of the training data are computed once and kept.
     ``class_weights`` multiply the task loss of each class.
 
-    Example::
+    Example:
 
         trainer = limbeck.DistillationTrainer(
             student=limbeck.keep_layers(teacher, "spread:6"),
