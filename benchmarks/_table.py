@@ -57,14 +57,15 @@ def seconds(call: Callable[[], object]) -> float:
 def peak_mb_here(call: Callable[[], object]) -> float:
     """Measure by how much one call raises the resident memory of this process, at its highest (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    before = _status_kb("VmRSS")
+    before = status_mb("VmRSS")
     call()
-    return (_status_kb("VmHWM") - before) / 1024
+    return status_mb("VmHWM") - before
 
 
-def _status_kb(field: str) -> int:
+def status_mb(field: str) -> float:
+    """Read what the system says of this process's memory (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field + ":"))
 
 
 def peak_mb(case: str, side: str) -> float | None:

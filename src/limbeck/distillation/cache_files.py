@@ -81,18 +81,25 @@ class ShardFile:
         rows = size.tokens if of_tokens else size.examples
         if data.dtype != dtype or data.dim() != 2 or len(data) != rows:
             raise CacheError(f"the file holds {tuple(data.shape)} {data.dtype}, not {rows} rows of {dtype}")
-        if about.get("sha256") != _sha256(data):
+        if about.get("sha256") != self._checksum():
             raise CacheError("the checksum is wrong, so the file is damaged")
         return StoredTensor(data, of_tokens)
 
     def save(self, stored: StoredTensor) -> None:
         """Write the file, whole or not at all."""
         about = self._identity() | {
-            "sha256": _sha256(stored.data),
+            "sha256": hashlib.sha256(tensor_bytes(stored.data)).hexdigest(),
             "of": "tokens" if stored.of_tokens else "examples",
         }
         with replacing(self.path) as temporary:
             temporary.write_bytes(safetensors.torch.save({self.tensor: stored.data}, metadata=about))
+
+    def _checksum(self) -> str:
+        """Read what lies behind the header, without the whole of it in memory, mapped or not."""
+        with self.path.open("rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+            file.seek(8 + header)
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def _identity(self) -> dict[str, str]:
         return {"fingerprint": self.made_for, "tensor": self.tensor, "shard": str(self.shard)}
@@ -179,7 +186,3 @@ def _validation_caches(folder: Path) -> tuple[str, ...]:
         one.is_dir() and ((one / _MANIFEST).is_file() or holds_nothing(one)) for one in inner.iterdir()
     )
     return (VALIDATION,) if ours else ()
-
-
-def _sha256(data: Tensor) -> str:
-    return hashlib.sha256(tensor_bytes(data)).hexdigest()
