@@ -21,11 +21,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from helpers.in_process import run_command
+from helpers.remembered import forget
 from helpers.tiny_models import VOCAB, tiny_model
 from helpers.tiny_tables import WORDS, sentences, write_csv
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from limbeck.models.vocabulary import make_wordpiece
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> None:
+    """Forget what earlier tests computed: each makes errors happen, or counts, where something is computed."""
+    forget()
 
 
 @pytest.fixture(scope="session")

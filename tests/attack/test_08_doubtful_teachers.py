@@ -274,9 +274,9 @@ def test_the_teacher_is_asked_once_about_the_validation_data(named, tables, comm
     monkeypatch.setattr(outputs, "predict_logits", lambda *given, **more: asked.append(1) or predict(*given, **more))
     words = pair_for(tables(ALPHABET), named(*ALPHABET))
     assert command("distill", *words, "-o", "run")[0] == 0 and len(asked) == 1
-    # one that learns is scored as it has become
+    # one that learns is scored as it has become; what it answers before that is known in this process
     moved = [word if word != "kd" else "metadistil" for word in words]
-    assert command("distill", *moved, "-o", "moved")[0] == 0 and len(asked) == 3
+    assert command("distill", *moved, "-o", "moved")[0] == 0 and len(asked) == 2
 
 
 def test_a_resumed_run_is_not_examined_again(teacher, tables, command, monkeypatch, tmp_path):

@@ -299,7 +299,7 @@ def test_a_tilde_in_quotes_is_the_home_folder_in_the_other_commands(command, hom
 
 
 # though their help speaks of files or recipes
-_NO_PATHS = ("overrides", "to", "method", "task", "licence", "part", "allow_code")
+_NO_PATHS = ("overrides", "to", "method", "task", "licence", "part", "allow_code", "name")
 
 
 def test_no_command_takes_a_path_without_knowing_the_home_folder(monkeypatch):

@@ -198,7 +198,7 @@ def test_a_file_that_onnxruntime_cut_off_is_a_full_disk(tmp_path, monkeypatch):
     """Know a full disk by its room, where the library that met it only says that a file is wrong."""
     from limbeck.deploy import onnx
 
-    def cut_off(source, target):
+    def cut_off(*_):
         raise ValueError("Error parsing message with type 'onnx.ModelProto'")
 
     monkeypatch.setattr(onnx, "_write_float32", lambda *_: None)

@@ -203,7 +203,7 @@ def study_file(table_files, teacher_folder, tmp_path):
         "task": table_task(table_files),
         "teacher": {"fine_tuned": str(teacher_folder)},
         "student": {"from": "teacher", "keep": "first:2"},
-        "train": {"max_steps": 3, "batch_size": 16},
+        "train": {"max_steps": 3, "batch_size": 16, "save_seconds": 0},
         "methods": {"ft": None, "kd": {"grid": {"method.temperature": [2, 5]}}},
         "rivals": False,
         "seeds": [1],

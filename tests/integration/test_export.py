@@ -152,7 +152,7 @@ def test_segments_are_not_made_for_models_without(family, trained, tokenizer, tm
 def damaged(source, change):
     """Return an exporter that writes a whole file with other weights in the head."""
 
-    def write(model, inputs, folder, form):
+    def write(model, inputs, folder, form, uses=None):
         import onnx
         from onnx import numpy_helper
 

@@ -6,6 +6,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+from helpers.remembered import forget
 from helpers.saved_runs import assert_same_run, read_json
 from helpers.tiny_recipes import recipe_values, table_task
 from helpers.tiny_tables import sentences, write_csv
@@ -22,19 +23,7 @@ FITTED = {"from": "teacher", "keep": "first:2", "head": "fitted"}
 
 
 @pytest.fixture()
-def forget():
-    """Return what lets the process forget what it knows."""
-
-    def now():
-        limbeck.training.head_start._FITS.clear()
-        limbeck.training.teacher_outputs._ANSWERS.clear()
-
-    now()
-    return now
-
-
-@pytest.fixture()
-def calls(forget, monkeypatch):
+def calls(monkeypatch):
     """Count the fits of heads, and the times that the teacher is asked about validation data."""
     found = []
 
@@ -57,7 +46,7 @@ def recipe(files, teacher, method="kd", **blocks):
     return load_recipe(values=recipe_values(files, teacher, method, **given))
 
 
-def test_methods_share_what_does_not_depend_on_them(table_files, teacher_folder, calls, forget, tmp_path):
+def test_methods_share_what_does_not_depend_on_them(table_files, teacher_folder, calls, tmp_path):
     for method in ("kd", "fcd", "ft"):
         execute(recipe(table_files, teacher_folder, method), tmp_path / method)
     assert sorted(calls) == ["fit", "teacher"]
@@ -95,8 +84,7 @@ def test_what_they_depend_on_is_told_apart(change, table_files, teacher_folder, 
     own = {"seed": ["fit"], "labels": ["fit"], "student": ["fit"]}.get(change, ["fit", "teacher"])
     assert sorted(calls[len(before) :]) == own
     alone = tmp_path / "alone"
-    limbeck.training.head_start._FITS.clear()
-    limbeck.training.teacher_outputs._ANSWERS.clear()
+    forget()
     execute(second, alone)
     assert_same_run(tmp_path / "second", alone)
 

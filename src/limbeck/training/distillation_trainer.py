@@ -26,6 +26,7 @@ from limbeck.models.heads import problem_of_model
 from limbeck.models.loading import longest_input
 from limbeck.protocols import Model
 from limbeck.recipes.train_block import why_refused
+from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.batching import Batches
 from limbeck.training.distillation_loss import ID, DistillationLoss, check_models, make_loss, make_method, name_of
 from limbeck.training.distiller_trainer import DistillerTrainer
@@ -101,7 +102,7 @@ class DistillationTrainer(DistillerTrainer):
         super().__init__(
             make_loss(self._method, student, teacher),
             args,
-            Path(args.output_dir or ".") / "bad-batch",
+            RunDirectory(Path(args.output_dir or ".")).bad_batch,
             data_collator=data_collator,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
