@@ -7,8 +7,8 @@
 Each size runs in a process of its own. MB is the most memory of its own that it ever had; "mapped MB" is what it had of
 files at the end, such as the cache's, which the system takes back when it needs room. The exponent e of a column is
 that of ``time ~ size^e``, fitted to the sizes at which it takes a tenth of a second or more. Rows: texts of 4 to 12
-generated words are written, read as a table, tokenised, run through a small teacher into a cache, and the cache is read in
-batches. Runs: copies of one finished run of a study with as many seeds; the study is started again, which finds
+generated words are written, read as a table, tokenised, run through a small teacher into a cache, and the cache is
+read in batches. Runs: copies of one finished run of a study with as many seeds; the study is started again, which finds
 everything done, then compared, then reported. Processes: jobs that sleep are divided among workers.
 """
 

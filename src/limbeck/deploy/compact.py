@@ -21,8 +21,8 @@ from limbeck.protocols import Tokenizer
 from limbeck.similarity import kmeans
 
 # How many rows have 8 bits a weight, 4 bits, and short parts; such that a student of three layers 384 wide takes 8 MB.
-BYTES, NIBBLES, SEEN = 500, 1_500, 6_000
-_FEW, _MANY = 4, 16  # weights that share a byte, in rows that are used now and then, and hardly ever
+BYTES, NIBBLES, SEEN = 500, 2_200, 4_300
+_FEW, _MANY = 4, 12  # weights that share a byte, in rows that are used now and then, and hardly ever
 _CENTRES = 256  # as many as a byte can name
 _BLOCK = 128  # weights of 4 bits that share a scale
 _SHARES = np.linspace(0.6, 1, 9)  # of a block's largest weight that become the largest number
@@ -112,24 +112,29 @@ class CodedRows:
     """Hold rows as one byte for each part, which names a row of the part's own centres."""
 
     codes: np.ndarray  # N S, uint8
-    centres: np.ndarray  # S 256 D/S, float16
+    centres: np.ndarray  # S 256 D/S, int8
+    scales: np.ndarray  # S 1, float32
 
     @classmethod
     def of(cls, rows: np.ndarray, most: int) -> CodedRows:
         """Find the centres of each part, of at most so many weights, and the nearest one for each row."""
         size = next(size for size in range(most, 0, -1) if rows.shape[1] % size == 0)
         some = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:_SAMPLE]
-        centres, codes = [], []
+        centres, scales, codes = [], [], []
         for part in torch.from_numpy(rows).split(size, dim=1):
             few = min(_CENTRES, len(part))
-            found = kmeans([part[some]], few, seed=0, passes=_PASSES, init="random").centroids.half()
-            centres.append(torch.nn.functional.pad(found, (0, 0, 0, _CENTRES - few)))
-            codes.append(_nearest(part, found.float()))
-        return cls(torch.stack(codes, 1).to(torch.uint8).numpy(), torch.stack(centres).numpy())
+            found = kmeans([part[some]], few, seed=0, passes=_PASSES, init="random").centroids
+            scale = (found.abs().max() / 127).clamp(min=torch.finfo(torch.float32).tiny)
+            numbers = (found / scale).round()
+            centres.append(torch.nn.functional.pad(numbers, (0, 0, 0, _CENTRES - few)).to(torch.int8))
+            scales.append(scale)
+            codes.append(_nearest(part, numbers * scale))
+        parts = torch.stack(codes, 1).to(torch.uint8)
+        return cls(parts.numpy(), torch.stack(centres).numpy(), torch.stack(scales)[:, None].numpy())
 
     def rows(self) -> np.ndarray:
-        parts = self.centres[np.arange(len(self.centres)), self.codes]  # N S D/S
-        return parts.astype(np.float32).reshape(len(self.codes), -1)
+        parts = self.centres[np.arange(len(self.centres)), self.codes] * self.scales  # N S D/S
+        return parts.reshape(len(self.codes), -1)
 
     def look_up(self, place: str, constant: Constant, add: Add) -> str:
         from onnx import TensorProto
@@ -138,9 +143,10 @@ class CodedRows:
         codes = add("Gather", [constant("codes", self.codes), place], "bytes")
         starts = constant("starts", np.arange(parts, dtype=np.int32) * _CENTRES)
         centre = add("Add", [add("Cast", [codes], "own", to=TensorProto.INT32), starts], "centre")
-        found = add("Gather", [constant("centres", self.centres.reshape(-1, size)), centre], "half")
-        wide = add("Cast", [found], "parts", to=TensorProto.FLOAT)
-        return add("Reshape", [wide, constant("shape", np.array([0, 0, parts * size], np.int64))], "rows")
+        found = add("Gather", [constant("centres", self.centres.reshape(-1, size)), centre], "numbers")
+        wide = add("Cast", [found], "wide", to=TensorProto.FLOAT)
+        scaled = add("Mul", [wide, constant("scales", self.scales)], "parts")
+        return add("Reshape", [scaled, constant("shape", np.array([0, 0, parts * size], np.int64))], "rows")
 
 
 def _nearest(rows: torch.Tensor, centres: torch.Tensor) -> torch.Tensor:
