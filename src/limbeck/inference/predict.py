@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ from limbeck.recipes.recipe import TaskBlock, load_task_block
 from limbeck.runs.files import MALFORMED, read_mapping
 from limbeck.runs.outputs import check_not_read
 from limbeck.runs.reader import own_task
-from limbeck.tasks.encode import Collator
+from limbeck.tasks.encode import Collator, counting_cuts
 from limbeck.tasks.files import file_format
 from limbeck.tasks.glue import GLUE
 from limbeck.tasks.spans import SpanTask
@@ -29,8 +27,6 @@ from limbeck.tasks.table import text_chunks
 from limbeck.tasks.task import Task
 from limbeck.tasks.tokens import TokenTask
 from limbeck.tasks.writing import table_writer
-
-logger = logging.getLogger("limbeck")
 
 CHUNK_ROWS = 1_000  # in memory at once: enough to find texts of equal length among them
 _LONGEST = 512  # tokens that are read where nothing else is known
@@ -108,7 +104,7 @@ def predict_file(
     with (
         table_writer(output, overwrite=overwrite, raw_csv=raw_csv) as append,
         progress("predict", rows) as steps,
-        _one_warning_about_cuts(rows, length),
+        counting_cuts() as cuts,
     ):
         done = 0
         for texts in text_chunks(file, columns, CHUNK_ROWS):
@@ -120,6 +116,7 @@ def predict_file(
             append(task.readable(logits, encoded))
             steps.advance(len(texts))
             done += len(texts)
+    cuts.warn("", rows, length, "--max-length")
     return rows
 
 
@@ -168,33 +165,3 @@ def _task(model: str | Path, config: Any, texts: Any, columns: Sequence[str], sp
     if problem == "span":
         return SpanTask.of_texts(texts, columns, unanswerable="threshold" in spec.decoding, **spec.decoding)
     return Task("predict", problem, tuple(columns), () if problem == "regression" else names, (), {"predict": texts})
-
-
-@contextmanager
-def _one_warning_about_cuts(rows: int, max_length: int) -> Iterator[None]:
-    """Give one warning about texts that were cut, not one for every few rows."""
-    counted = _CutCounter()
-    logger.addFilter(counted)
-    try:
-        yield
-    finally:
-        logger.removeFilter(counted)
-    if counted.cut:
-        logger.warning(
-            "%s of %s texts (%.1f%%) are longer than %d tokens and were cut; raise --max-length to keep them.",
-            f"{counted.cut:,}",
-            f"{rows:,}",
-            100 * counted.cut / rows,
-            max_length,
-        )
-
-
-class _CutCounter(logging.Filter):
-    """Take out the warnings that say how many texts were cut, and count these."""
-
-    cut = 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        found: int | None = getattr(record, "cut", None)
-        self.cut += found or 0
-        return found is None

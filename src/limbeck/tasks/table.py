@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 
 from limbeck.errors import DataError, RecipeError
+from limbeck.options import Share
 from limbeck.problems import Problem
+from limbeck.tasks.checked_texts import checked_texts
 from limbeck.tasks.chunks import read_chunks
 from limbeck.tasks.files import Columns, read_columns
 from limbeck.tasks.held_out import can_stratify, choose_rows, count_repeated, text_key, without_whole_classes
-from limbeck.tasks.labels import Labels, checked_labels, checked_weights, is_missing, learn_labels, weigh
+from limbeck.tasks.labels import Labels, checked_labels, checked_weights, learn_labels, weigh
 from limbeck.tasks.task import Task, make_split
+from limbeck.tasks.unlabelled import Unlabelled, text_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -46,6 +50,8 @@ def table(
     separator: str = ",",
     labels: LabelList | None = None,
     class_weights: ClassWeights = "none",
+    unlabelled: str | list[str] | None = None,
+    unlabelled_share: Share | None = None,
     seed: int = 0,
 ) -> Task:
     """Load your own CSV, TSV, JSONL or Parquet files with named text and label columns.
@@ -63,6 +69,9 @@ def table(
             None takes the alphabet's (of whole numbers, theirs).
         class_weights: of the loss: none, balanced (rare classes count as much as frequent ones), or weights by label
             such as {spam: 5}, the others 1. Multi-label: of a label that is there.
+        unlabelled: a file of texts without labels, or several: tables with the same text columns, or plain text with
+            one text a line (.txt). Distillation learns from them too; they are read in parts, whatever their size.
+        unlabelled_share: of the rows of each step, those without a label (None: 0.5).
         seed: of the held-out tenth.
     """
     texts = _names("text", text, at_most=2)
@@ -87,6 +96,7 @@ def table(
         classes = columns["train"]["label"] if learned.problem == "classification" else None
         keys = [text_key(*row) for row in zip(*(columns["train"][name] for name in texts), strict=True)]
         columns["train"], columns["validation"] = hold_out(columns["train"], keys, classes, train, seed)
+    more = Unlabelled.of(unlabelled, unlabelled_share, partial(text_rows, columns=texts), texts, columns)
     return Task(
         name="table",
         problem=learned.problem,
@@ -95,6 +105,7 @@ def table(
         metrics=_METRICS[learned.problem],
         splits={name: make_split(name, columns[name]) for name in sorted(columns, key=_ORDER.index)},
         class_weights=weigh(class_weights, learned, columns["train"]["label"]),
+        unlabelled=more,
         label_order="learned" if labels is None else "stated",
     )
 
@@ -112,7 +123,7 @@ def text_chunks(path: str | Path, text_columns: Sequence[str], rows: int) -> Ite
 
 
 def _for_prediction(file: Columns, text_columns: Sequence[str]) -> Dataset:
-    return make_split("predict", {"id": list(range(len(file.numbers))), **_texts(file, text_columns)})
+    return make_split("predict", {"id": list(range(len(file.numbers))), **checked_texts(file, text_columns)})
 
 
 def _names(option: str, value: str | list[str], at_most: int | None = None) -> tuple[str, ...]:
@@ -127,7 +138,7 @@ def _names(option: str, value: str | list[str], at_most: int | None = None) -> t
 
 
 def _columns(file: Columns, texts: Sequence[str], learned: Labels) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {"id": list(range(len(file.numbers))), **_texts(file, texts)}
+    columns: dict[str, list[Any]] = {"id": list(range(len(file.numbers))), **checked_texts(file, texts)}
     present = [name for name in learned.columns if name in file.values]
     if present and len(present) < len(learned.columns):
         missing = ", ".join(f"'{name}'" for name in learned.columns if name not in present)
@@ -135,24 +146,6 @@ def _columns(file: Columns, texts: Sequence[str], learned: Labels) -> dict[str, 
     if present:
         columns["label"] = learned.numbers(file)
     return columns
-
-
-def _texts(file: Columns, names: Sequence[str]) -> dict[str, list[str]]:
-    texts: dict[str, list[str]] = {}
-    for name in names:
-        cells = file.values[name]
-        for row, cell in enumerate(cells):
-            if isinstance(cell, (list, tuple, dict)):
-                kind = type(cell).__name__
-                raise DataError(f"{file.where(row)}: column '{name}' holds a {kind}, but text is needed.")
-        texts[name] = ["" if is_missing(cell) else str(cell) for cell in cells]
-        empty = [row for row, text in enumerate(texts[name]) if not text.strip()]
-        if empty:
-            raise DataError(
-                f"{file.where(*empty[:5])}: {len(empty):,} of {len(cells):,} rows have an empty text in "
-                f"column '{name}'. Fill in the texts or remove those rows."
-            )
-    return texts
 
 
 def hold_out(

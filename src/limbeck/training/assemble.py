@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from transformers import set_seed
@@ -15,6 +17,7 @@ from limbeck.distillation.method import Method
 from limbeck.distillation.pair import Pair
 from limbeck.errors import CacheError, ModelError, RecipeError
 from limbeck.methods import find_method
+from limbeck.methods.ft import TaskLoss
 from limbeck.models.families import blocks_of, family_of
 from limbeck.models.features import Needs
 from limbeck.models.heads import has_generic_names, label_config
@@ -33,6 +36,7 @@ from limbeck.recipes.recipe import Recipe
 from limbeck.tasks import load_task
 from limbeck.tasks.batching import Batches
 from limbeck.tasks.encode import Collator
+from limbeck.tasks.mixing import MixedRows, encode_unlabelled
 from limbeck.tasks.task import Encoding, Task
 from limbeck.training.augmentation import augment
 from limbeck.training.held_out import hold_out
@@ -91,10 +95,20 @@ class Data:
     splits: dict[str, EncodedData]  # token ids, or a stream of blocks
     collate: Collator
     batch_size: int
+    mixed: Callable[[], MixedRows] | None = None  # reads the rows without labels and mixes them into the training data
+
+    @cached_property
+    def training(self) -> EncodedData:
+        """Return what is trained on: the split, and the rows without labels, which are read when this is asked for."""
+        return self.splits["train"] if self.mixed is None else self.mixed()
 
     def batches(self, split: str, times: int = 1) -> Batches:
-        """Return a split in batches of the recipe's size, or of so many times that size."""
-        return Batches(self.splits[split], self.collate, times * self.batch_size)
+        """Return a split in batches of the recipe's size, or of so many times that size.
+
+        The training data are whole, with the rows that have no label.
+        """
+        rows = self.training if split == "train" else self.splits[split]
+        return Batches(rows, self.collate, times * self.batch_size)
 
 
 def assemble(recipe: Recipe, like: Tokenizer | None = None) -> Parts:
@@ -216,7 +230,23 @@ def load_data(recipe: Recipe, parts: Parts) -> Data:
         splits |= {"train": kept, HELD_OUT: held}
     fixed = parts.max_length if recipe.task.padding == "max_length" else None
     collate = Collator(parts.tokenizer, fixed, parts.task.problem)
-    return Data(splits, collate, recipe.train.batch_size)
+    mixed = _mixing(recipe, parts, splits["train"], how)
+    return Data(splits, collate, recipe.train.batch_size, mixed)
+
+
+def _mixing(recipe: Recipe, parts: Parts, train: Any, how: Encoding) -> Callable[[], MixedRows] | None:
+    """Return what mixes the rows without labels into the training data; None where there are none to learn from."""
+    more = parts.task.unlabelled
+    if more is None:
+        return None
+    if all(isinstance(term, TaskLoss) for term in parts.method.objective):
+        logger.info("%s learns from labels alone: the rows of task.unlabelled are left out.", recipe.method.name)
+        return None
+
+    def mixed() -> MixedRows:
+        return MixedRows(train, encode_unlabelled(parts.task, how, max(train["id"]) + 1), more.share)
+
+    return mixed
 
 
 def hand_over_held_out(parts: Parts, data: Data) -> None:

@@ -48,7 +48,7 @@ def _build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
         raise CacheError("Nothing to cache: these methods ask nothing of a teacher.")
     first_recipe, parts, data = first
     fingerprint, dtype = found[0]
-    cache = FeatureCache(folder, data.splits["train"], fingerprint, dtype)
+    cache = FeatureCache(folder, data.training, fingerprint, dtype)
     examine_teacher(first_recipe, parts, data, _device(), warn_only=True)
     fill_cache(cache, first_recipe, parts, data, wanted, _device())
     return wanted, cache.estimate(parts.require_teacher(), wanted)
@@ -83,7 +83,7 @@ def cache_for_runs(recipes: Mapping[str, tuple[Recipe, int]], folder: Path) -> l
     stage, parts, data, fingerprint = first
     assert stage.teacher is not None
     examine_teacher(stage, parts, data, _device())  # whom no run would learn from is not run on the training data
-    cache = FeatureCache(folder, data.splits["train"], fingerprint, stage.teacher.cache_dtype)
+    cache = FeatureCache(folder, data.training, fingerprint, stage.teacher.cache_dtype)
     fill_cache(cache, stage, parts, data, wanted, _device())
     return served
 

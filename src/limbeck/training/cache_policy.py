@@ -82,7 +82,7 @@ class _TeacherOfSteps(LiveTeacher):
 
 def _training_cache(folder: Path, recipe: Recipe, parts: Parts, data: Data) -> FeatureCache:
     assert recipe.teacher is not None
-    return FeatureCache(folder, data.splits["train"], made_for(recipe, parts, data), recipe.teacher.cache_dtype)
+    return FeatureCache(folder, data.training, made_for(recipe, parts, data), recipe.teacher.cache_dtype)
 
 
 def made_for(recipe: Recipe, parts: Parts, data: Data) -> dict[str, str]:
@@ -93,7 +93,8 @@ def made_for(recipe: Recipe, parts: Parts, data: Data) -> dict[str, str]:
 
 def fingerprint_of(parts: Parts, data: Data, split: str = "train") -> dict[str, str]:
     """Return what features of this split depend on."""
-    return fingerprint(parts.require_teacher(), parts.tokenizer, data.splits[split], parts.max_length)
+    rows = data.training if split == "train" else data.splits[split]
+    return fingerprint(parts.require_teacher(), parts.tokenizer, rows, parts.max_length)
 
 
 def flops() -> float:
@@ -107,7 +108,7 @@ def teacher_passes(recipe: Recipe, parts: Parts, data: Data) -> float:
     if (steps := options.get("max_steps", -1)) > 0:
         batch = (recipe.train.relation_batch or recipe.train.batch_size) * launched_processes()
         examples = steps * batch * options.get("gradient_accumulation_steps", 1)
-        passes = examples / len(data.splits["train"])
+        passes = examples / len(data.training)
     return passes + sum(term.passes for term in parts.method.objective)
 
 
@@ -117,7 +118,7 @@ def pays(
     """Tell whether reading the features costs clearly less than running the teacher in each pass over the data."""
     assert recipe.teacher is not None
     kind = "cpu" if device.type == "cpu" else "cuda"
-    lengths = token_counts(data.splits["train"])
+    lengths = token_counts(data.training)
     tokens = int(lengths.sum())
     numbers = count_numbers(parts.require_teacher(), wanted.names(), len(lengths), tokens)
     needed = numbers * DTYPES[recipe.teacher.cache_dtype].itemsize

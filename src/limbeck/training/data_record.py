@@ -32,7 +32,8 @@ def data_named_by(recipe: Recipe) -> dict[str, Any]:
 
 
 def _fingerprint(task: Task, teacher: str | None) -> dict[str, Any]:
-    return data_fingerprint(task) | ({"teacher": teacher} if teacher is not None else {})
+    more = {"unlabelled": task.unlabelled.digest()} if task.unlabelled is not None else {}
+    return data_fingerprint(task) | more | ({"teacher": teacher} if teacher is not None else {})
 
 
 def keep_data(run: RunDirectory, now: dict[str, Any]) -> None:

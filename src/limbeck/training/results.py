@@ -11,6 +11,7 @@ from limbeck.models.loading import count_parameters
 from limbeck.recipes.recipe import Recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.runs.files import read_mapping
+from limbeck.tasks.mixing import MixedRows
 from limbeck.tasks.task import Logits, named_after_split
 from limbeck.tasks.writing import write_table
 from limbeck.training.assemble import Data, Parts
@@ -64,6 +65,8 @@ def write_results(
     }
     if run.start.is_file():
         results["start"] = read_mapping(run.start)
+    if isinstance(data.training, MixedRows):
+        results["unlabelled"] = data.training.to_dict()
     if parts.trimming is not None:
         results["vocabulary"] = parts.trimming.to_dict()
     if majority := task.majority(data.splits["train"], validation):

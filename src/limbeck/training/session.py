@@ -13,13 +13,14 @@ import torch
 from transformers import set_seed
 
 from limbeck._internal.files import make_durable, replacing_folder, write_text
-from limbeck._internal.processes import on_rank_zero, rank, rank_zero_first
+from limbeck._internal.processes import on_rank_zero, process_count, rank, rank_zero_first
 from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.feature_cache import CachedTeacher, FeatureCache
 from limbeck.errors import RecipeError, unknown
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.recipes.recipe import Head, Recipe
 from limbeck.runs.directory import RunDirectory
+from limbeck.tasks.mixing import MixedRows
 from limbeck.tasks.profile import profile
 from limbeck.tasks.task import Logits
 from limbeck.training.assemble import Parts, assemble, hand_over_held_out, load_data
@@ -60,6 +61,7 @@ class TrainingSession:
         self.stop, self.pause_after, self.layers = stop, pause_after, layers
         self.parts = assemble(recipe)
         self.data = load_data(recipe, self.parts)
+        self._mixed = self.data.training if isinstance(self.data.training, MixedRows) else None  # raises what is wrong
         self.cache = named_cache(recipe, self.parts, self.data)
         self.arguments = training_arguments(recipe, self.parts, run)
         self._whole = self.parts  # whose weights are not divided between processes
@@ -118,8 +120,15 @@ class TrainingSession:
             parts = self.parts
             for line in profile(parts.task, parts.tokenizer, parts.max_length, self.data.splits).lines():
                 logger.info("%s", line)
+        if self._mixed is not None:
+            logger.info("%s", self._mixed.describe(self._rows_of_step))
         self._describe_parts()
         logger.info("%s", self.parts.method.objective)
+
+    @property
+    def _rows_of_step(self) -> int:
+        """Count the rows of a step, in all of its parts and processes."""
+        return self.arguments.train_batch_size * process_count() * self.arguments.gradient_accumulation_steps
 
     def _describe_parts(self) -> None:
         """Log what a step in parts does otherwise than a step at once, where gradients are accumulated."""
@@ -169,7 +178,7 @@ class TrainingSession:
         return found
 
     def _make_trainer(self, distiller: Distiller) -> RunTrainer:
-        train = self.data.splits["train"]
+        train = self.data.training
         try:
             return RunTrainer(
                 *(distiller, self.arguments, train, self.data.collate, self._score, self.directory),
