@@ -6,10 +6,13 @@ import logging
 
 import pytest
 import yaml
-from helpers.saved_runs import assert_same_run, history, read_json
+from helpers import launched_training as launched
+from helpers.saved_runs import assert_same_run, assert_same_weights, history, read_json
 from helpers.still_runs import StillRuns, largest_difference
+from helpers.tiny_models import without_dropout
 from helpers.tiny_recipes import recipe_values, table_task
 from helpers.tiny_tables import sentences
+from helpers.two_processes import in_processes
 
 from limbeck import execute, load_recipe
 from limbeck.errors import RecipeError, RunError
@@ -68,14 +71,12 @@ def test_a_run_that_waited_is_one_that_did_not(values, whole, tmp_path):
 def test_a_cache_changes_nothing(values, whole, tmp_path):
     cached = values | {"teacher": values["teacher"] | {"cache": str(tmp_path / "cache")}}
     execute(load_recipe(values=cached), tmp_path / "run", show_data=False)
-    ours, theirs = (
-        [entry["loss"] for entry in history(run) if "loss" in entry] for run in (tmp_path / "run", whole)
-    )
+    ours, theirs = ([entry["loss"] for entry in history(run) if "loss" in entry] for run in (tmp_path / "run", whole))
     assert ours == pytest.approx(theirs, rel=1e-4)
 
 
 def test_evaluation_knows_nothing_of_them(values, whole):
-    scores = evaluate(str(whole)).scores
+    scores = evaluate(str(whole)).metrics
     assert scores["accuracy"] == read_json(whole / "metrics.json")["metrics"]["accuracy"]
 
 
@@ -163,3 +164,22 @@ def test_a_study_compares_with_and_without(table_files, teacher_folder, more, tm
     assert sorted("unlabelled" in run for run in runs) == [False, False, True]
 
 
+@pytest.mark.distributed
+def test_two_processes_train_as_one(table_files, teacher_folder, more, tmp_path):
+    teacher = without_dropout(teacher_folder, tmp_path / "teacher")
+    task = table_task(table_files) | {"unlabelled": str(more), "unlabelled_share": 0.7}
+    methods = {"kd": {"name": "kd"}, "ics": {"name": "ics", "reduction": "mean", "alpha_1": 0.1}}
+
+    def recipes(batch_size):
+        train = {"max_steps": 5, "batch_size": batch_size, "learning_rate": 1e-3, "logging_steps": 1}
+        train |= {"eval_strategy": "no", "save_strategy": "no", "optim": "sgd", "lr_scheduler_type": "constant"}
+        return {name: recipe_values(task, teacher, method, train=train) for name, method in methods.items()}
+
+    launched.train(recipes(8), tmp_path / "one")
+    in_processes(launched.train, tmp_path, recipes(4), tmp_path / "two")
+    for name in methods:
+        assert_same_weights(tmp_path / "two" / name, tmp_path / "one" / name, atol=2e-6)
+        losses = [
+            [line["loss"] for line in history(tmp_path / side / name) if "loss" in line] for side in ("one", "two")
+        ]
+        assert losses[1] == pytest.approx(losses[0], abs=1e-5) and len(losses[0]) == 5

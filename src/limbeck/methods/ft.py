@@ -64,9 +64,7 @@ class TaskLoss(Term):
         labels = torch.where(known, labels, IGNORED)
         if not self.smoothing:
             return F.cross_entropy(logits, labels, self.weights, reduction="sum", ignore_index=IGNORED) / count
-        losses = F.cross_entropy(
-            logits, labels, reduction="none", label_smoothing=self.smoothing, ignore_index=IGNORED
-        )
+        losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.smoothing, ignore_index=IGNORED)
         weights = 1.0 if self.weights is None else self.weights[labels.clamp(min=0)]
         return (weights * losses).sum() / count
 

@@ -26,3 +26,12 @@ def checked_texts(file: Columns, names: Sequence[str]) -> dict[str, list[str]]:
                 f"column '{name}'. Fill in the texts or remove those rows."
             )
     return texts
+
+
+def checked_ids(file: Columns, name: str) -> list[str]:
+    """Return the column that names the rows, as texts; a row without a name is an error that names its line."""
+    cells = file.values[name]
+    if missing := [row for row, cell in enumerate(cells) if is_missing(cell)]:
+        raise DataError(f"{file.where(*missing[:5])}: {len(missing):,} of {len(cells):,} rows have no '{name}'.")
+    # a table that once had gaps holds whole numbers as 1.0
+    return [str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip() for cell in cells]

@@ -126,7 +126,7 @@ class CutCounter(logging.Filter):
 
 @contextmanager
 def counting_cuts() -> Iterator[CutCounter]:
-    """Count the texts that are cut inside the block, where data are encoded part by part, instead of warning of each."""
+    """Count the texts that are cut inside the block, where data are encoded part by part; warn of none of them."""
     counter = CutCounter()
     logger.addFilter(counter)
     try:

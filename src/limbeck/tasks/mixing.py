@@ -24,11 +24,10 @@ _BATCHES_IN_A_POOL = 50
 _STORED = ("input_ids", "token_type_ids")
 _SPLIT = "unlabelled"  # in messages
 
+
 @dataclass(frozen=True)
 class UnlabelledRows:
-    """Hold encoded rows without labels; ``label`` is what stands for each one's, where tokens have none of their own.
-
-    """
+    """Hold encoded rows without labels; ``label`` stands for each one's, where their tokens have none of their own."""
 
     store: RowStore
     first_id: int
@@ -42,6 +41,7 @@ class UnlabelledRows:
         found: dict[str, Any] = self.store[row]
         found.setdefault("labels", self.label)
         return found | {"id": self.first_id + row, "attention_mask": [1] * len(found["input_ids"])}
+
 
 class MixedRows:
     """Join labelled rows, which come first, and rows without labels; found by their place, as an encoded data set."""
@@ -91,6 +91,7 @@ class MixedRows:
         """Return what results say about the rows without labels."""
         return {"rows": len(self.unlabelled), "left_out": self.unlabelled.left_out, "share": self.share}
 
+
 class MixedOrder(Sampler[int]):
     """Draw rows of both kinds at random, so that each consecutive ``step`` of them has the stated share without labels.
 
@@ -133,6 +134,7 @@ class MixedOrder(Sampler[int]):
             batches = np.concatenate(by_length, axis=1)[:, places]
             yield from batches[shuffle.permutation(steps)].ravel().tolist()
 
+
 class _Rows:
     """Draw rows at random, all of them before any comes again."""
 
@@ -146,7 +148,6 @@ class _Rows:
             self._left = np.concatenate([self._left, again])
         taken, self._left = self._left[:size], self._left[size:]
         return taken
-
 
 
 def encode_unlabelled(task: Task, how: Encoding, first_id: int) -> UnlabelledRows:

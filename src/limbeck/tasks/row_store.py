@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -23,7 +24,8 @@ class RowStore:
     """
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="limbeck-rows-")  # noqa: SIM115  # open as long as the store
+        self._file = tempfile.TemporaryFile(prefix="limbeck-rows-")  # noqa: SIM115
+        weakref.finalize(self, self._file.close)  # open as long as the store
         self.names: tuple[str, ...] = ()
         self._sizes: list[np.ndarray] = []
         self._ends = np.zeros(1, dtype=np.int64)

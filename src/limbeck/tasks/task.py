@@ -59,6 +59,7 @@ class Task:
     class_weights: tuple[float, ...] | None = field(default=None, kw_only=True)  # of the task loss, by class
     label_order: LabelOrder = field(default="fixed", kw_only=True)
     unlabelled: Unlabelled | None = field(default=None, kw_only=True)  # rows beside the splits, to learn from too
+    id_column: str | None = field(default=None, kw_only=True)  # of the files, by which other files name their rows
 
     @property
     def num_labels(self) -> int:

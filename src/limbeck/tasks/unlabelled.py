@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from limbeck._internal.files import expand_home
 from limbeck.errors import DataError, RecipeError
-from limbeck.tasks.checked_texts import checked_texts
+from limbeck.tasks.checked_texts import checked_ids, checked_texts
 from limbeck.tasks.chunks import read_chunks
 from limbeck.tasks.files import Columns, check_exists, lines
 from limbeck.tasks.held_out import content_hash, text_key
 
+KEY = "key"  # the column with the ids that the user gave the rows, where they have any
 SHARE = 0.5  # of the rows of a step, unless the recipe says otherwise
 ROWS = 2_000  # read at a time
 _PLAIN = (".txt", ".text", "")
@@ -64,7 +65,9 @@ class Unlabelled:
             raise RecipeError("task.unlabelled names no file. Give the path of a file, or a list of paths.")
         share = SHARE if share is None else share
         if not 0 < share < 1:
-            raise RecipeError(f"task.unlabelled_share is {share:g}, but steps mix both kinds: more than 0, less than 1.")
+            raise RecipeError(
+                f"task.unlabelled_share is {share:g}, but steps mix both kinds: more than 0, less than 1."
+            )
         for name in names:
             check_exists(expand_home(name))
         labelled = {place for rows in splits.values() for place in _places(rows, text_columns)}
@@ -110,16 +113,17 @@ def _joined(cell: Any) -> str:
     return cell if isinstance(cell, str) else " ".join(cell)
 
 
-def text_rows(path: str, columns: Sequence[str]) -> Iterator[Rows]:
+def text_rows(path: str, columns: Sequence[str], id_column: str | None = None) -> Iterator[Rows]:
     """Read texts: the named columns of a table, or the lines of a plain text file that are not empty."""
     if not is_plain(path):
-        for chunk in read_chunks(path, columns, ROWS):
-            yield dict(checked_texts(chunk, columns))
+        for chunk in read_chunks(path, [*columns, *([id_column] if id_column else [])], ROWS):
+            rows: Rows = dict(checked_texts(chunk, columns))
+            yield rows | ({KEY: checked_ids(chunk, id_column)} if id_column else {})
         return
-    if len(columns) > 1:
+    if len(columns) > 1 or id_column:
+        needed = " and ".join([*columns, *([id_column] if id_column else [])])
         raise RecipeError(
-            f"task.unlabelled: {path} is plain text, which has no pairs. Give a table with the columns "
-            f"{' and '.join(columns)}."
+            f"task.unlabelled: {path} is plain text, but the columns {needed} are needed. Give a table that has them."
         )
     for chunk in plain_chunks(path, columns[0]):
         yield chunk.values

@@ -31,8 +31,10 @@ def _build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
     first, wanted, found = None, Wanted(), []
     for recipe in stages:
         parts = assemble(recipe)
-        if recipe.teacher is None or not parts.needs.teacher:
+        if recipe.teacher is None or parts.teacher is None or not parts.needs.teacher:
             continue
+        if parts.team.several:
+            raise CacheError("One cache is for one teacher, and this recipe has several: each run caches them itself.")
         if reason := parts.why_not_cached():
             raise CacheError(f"{recipe.method.name}: {reason}")
         data = load_data(recipe, parts)
@@ -68,7 +70,7 @@ def cache_for_runs(recipes: Mapping[str, tuple[Recipe, int]], folder: Path) -> l
             except LimbeckError:  # its own runs will say what is wrong
                 break
             needed = parts.needs.teacher
-            if stage.teacher is None or not needed or parts.why_not_cached():
+            if parts.teacher is None or parts.team.several or not needed or parts.why_not_cached():
                 break
             data = load_data(stage, parts)
             fingerprint = made_for(stage, parts, data)

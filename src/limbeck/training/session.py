@@ -23,8 +23,8 @@ from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.mixing import MixedRows
 from limbeck.tasks.profile import profile
 from limbeck.tasks.task import Logits
-from limbeck.training.assemble import Parts, assemble, hand_over_held_out, load_data
-from limbeck.training.cache_policy import automatic_cache, fill_for_run, named_cache
+from limbeck.training.assemble import Parts, assemble, hand_over_held_out, load_data, views
+from limbeck.training.cache_policy import automatic_caches, fill_for_run, named_caches
 from limbeck.training.checkpoint_folders import Checkpoints, inspect_checkpoints
 from limbeck.training.data_record import check_not_changed, data_of, keep_data
 from limbeck.training.fault_handling import check_trained_weights, memory_errors_explained
@@ -36,6 +36,7 @@ from limbeck.training.precision import computing_as
 from limbeck.training.relation_points import RelationPoints
 from limbeck.training.results import answer_validation, validation_scores, write_results
 from limbeck.training.teacher_outputs import examine_teacher
+from limbeck.training.teaching import file_teachers, taught
 from limbeck.training.trainer import RunTrainer, Stop
 
 logger = logging.getLogger("limbeck")
@@ -62,7 +63,8 @@ class TrainingSession:
         self.parts = assemble(recipe)
         self.data = load_data(recipe, self.parts)
         self._mixed = self.data.training if isinstance(self.data.training, MixedRows) else None  # raises what is wrong
-        self.cache = named_cache(recipe, self.parts, self.data)
+        self._files = file_teachers(self.parts, self.data)
+        self.caches = named_caches(recipe, self.parts, self.data)
         self.arguments = training_arguments(recipe, self.parts, run)
         self._whole = self.parts  # whose weights are not divided between processes
         self._latest: tuple[int, Any] | None = None  # the step of the last evaluation, and the student's answers
@@ -154,16 +156,17 @@ class TrainingSession:
         checkpoint = on_rank_zero(self._set_damaged_checkpoints_aside).newest
         if checkpoint is None and self._head is not None:
             self._start_head(self._head)
-        cache = self.cache or automatic_cache(
+        caches = self.caches | automatic_caches(
             *(self.recipe, self.parts, self.data, self.directory.teacher_cache, self.arguments.device),
             resumed=checkpoint is not None,
         )
-        distiller = self.parts.distiller if cache is None else self.parts.distiller.taught_by(CachedTeacher(cache))
+        cached = {place: CachedTeacher(cache) for place, cache in caches.items()}
+        distiller = taught(self.parts, {**self._files, **cached})
         trainer = self._make_trainer(distiller)
         if trainer.is_fsdp_enabled and rank() == 0:  # which divides the weights of the parts that are trained
             with torch.random.fork_rng():  # all processes must draw the same afterwards
                 self._whole = assemble(self.recipe)
-        self._prepare(distiller, cache, resumed=checkpoint is not None)
+        self._prepare(distiller, caches, resumed=checkpoint is not None)
         if checkpoint is not None:
             logger.info("Resuming from %s.", checkpoint)
         # Every random number of the training itself follows from here, however its parts were made.
@@ -191,10 +194,10 @@ class TrainingSession:
         except (ValueError, ImportError, RuntimeError) as error:  # what report_to asks for is not installed
             raise RecipeError(f"train: {error}") from error
 
-    def _prepare(self, distiller: Distiller, cache: FeatureCache | None, resumed: bool) -> None:
-        """Fill the cache, and have the terms read the training data where this is no resumed run."""
-        if cache is not None:
-            fill_for_run(cache, self.recipe, self.parts, self.data, self.arguments.device)
+    def _prepare(self, distiller: Distiller, caches: dict[int, FeatureCache], resumed: bool) -> None:
+        """Fill the caches, and have the terms read the training data where this is no resumed run."""
+        for place, cache in caches.items():
+            fill_for_run(cache, *views(self.recipe, self.parts)[place], self.data, self.arguments.device)
         if not resumed:
             batches, folder = self.data.batches("train"), self.directory.prepared
             rank_zero_first(lambda: distiller.objective.prepare(distiller.teacher, batches, folder))

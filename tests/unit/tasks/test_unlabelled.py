@@ -106,7 +106,9 @@ def test_pairs_are_read_as_pairs(tmp_path, tokenizer):
 CONLL = "the A\ncat B\n\na A\ndog B\n\nred A\nbird B\n\nbig A\nfish B\n"
 
 
-@pytest.mark.parametrize("kind", ["words.conll", "words.txt", "words.jsonl", "words.parquet", "words.csv", "text.jsonl"])
+@pytest.mark.parametrize(
+    "kind", ["words.conll", "words.txt", "words.jsonl", "words.parquet", "words.csv", "text.jsonl"]
+)
 def test_sentences_without_tags(kind, tmp_path, tokenizer):
     train = write(tmp_path / "train.conll", CONLL)
     words = [["never", "often", "happy"], ["here", "there"]]
@@ -180,7 +182,7 @@ def test_options_that_make_no_sense(table, tmp_path):
     def load(**options):
         return load_task("table", train=str(pairs), text=["a", "b"], label="label", **options)
 
-    assert "plain text, which has no pairs" in message(load, RecipeError, unlabelled=more)
+    assert "but the columns a and b are needed" in message(load, RecipeError, unlabelled=more)
 
 
 def test_a_row_of_tags_needs_words(tmp_path):
@@ -191,5 +193,3 @@ def test_a_row_of_tags_needs_words(tmp_path):
     write(tmp_path / "more.jsonl", '{"tokens": 5}\n')
     with pytest.raises(DataError, match="must hold a list of words, or a text; seen: 5"):
         load_task("tokens", train=train, validation=train, unlabelled=more)
-
-
