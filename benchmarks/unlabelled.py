@@ -1,6 +1,6 @@
 """Show what rows without labels cost: memory as they grow from ten thousand to a million, and the time of a step.
 
-    python benchmarks/unlabelled.py            # about 4 minutes on one core
+    python benchmarks/unlabelled.py            # about 3 minutes on one core
     python benchmarks/unlabelled.py --quick    # two decades
     python benchmarks/unlabelled.py --check    # exit with status 1 if memory grows, or a step costs more
 
