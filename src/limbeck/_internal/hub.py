@@ -38,8 +38,8 @@ def host() -> str:
     return address().rpartition("@")[2]
 
 
-def load_hub_data(task: str, files: str, *address: str, **options: str) -> Any:
-    """Load a data set of the hub; if that fails, the error says which ``files`` to put in a folder instead."""
+def load_hub_data(task: str, files: str, *address: str, option: str = "task.data_dir", **options: str) -> Any:
+    """Load a data set of the hub; if that fails, the error says which ``files`` to put in a folder for ``option``."""
     import datasets
 
     use_cache_only_if_offline()
@@ -49,7 +49,7 @@ def load_hub_data(task: str, files: str, *address: str, **options: str) -> Any:
     except Exception as error:
         raise DataError(
             f"{task} could not be loaded from the hub ({', '.join(address)}): {error}. To work without the network, "
-            f"put {files} into a folder and set task.data_dir to it."
+            f"put {files} into a folder and set {option} to it."
         ) from error
 
 

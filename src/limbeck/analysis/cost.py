@@ -21,6 +21,7 @@ from limbeck.recipes.method_block import MethodBlock
 from limbeck.recipes.recipe import Recipe
 from limbeck.runs.directory import RunDirectory
 from limbeck.training.assemble import Data, Parts, assemble, hand_over_held_out
+from limbeck.training.teaching import file_teachers, taught
 from limbeck.training.vocabulary import run_tokenizer
 
 _REPEATS = 4
@@ -55,11 +56,11 @@ def cost_of(loaded: LoadedRun, folder: Path) -> dict[str, Any]:
     by_kd = [parts] if recipe.method.name == _REFERENCE else sides[1:]
     if any(architecture_of(side.student) == architecture for side in by_kd):
         found["inference"] = 1.0
-    if recipe.teacher is not None:
+    if parts.team.followed is not None:
         teacher = parts.require_teacher()
         found |= {
             "teacher_parameters": parts.teacher_parameters(),
-            "teacher_disk_bytes": weight_bytes(recipe.teacher.model),
+            "teacher_disk_bytes": weight_bytes(parts.team.followed.block.source),
             "teacher_architecture": architecture_of(teacher),
         }
     return found | ({} if loaded.foreign_code else _training_cost(loaded, sides, folder))
@@ -122,7 +123,7 @@ def _prepare(loaded: LoadedRun, folder: Path) -> None:
 
 def _step(parts: Parts, data: Data, device: torch.device) -> Callable[[], None]:
     """Return forward and backward on a batch of training examples; the teacher counts, the optimiser does not."""
-    distiller = parts.distiller.to(device).train()
+    distiller = taught(parts, file_teachers(parts, data)).to(device).train()
     hand_over_held_out(parts, data)
     batch = data.collate(
         _middle(list(islice(data.splits["train"], max(_CANDIDATES, data.batch_size))), data.batch_size)

@@ -88,7 +88,7 @@ def _add_models(models: dict[str, Any], run: Path, record: Record, load: Callabl
     for side, name in _architectures(record).items():
         if name in models:
             continue
-        source = str(run) if side == "student" else load()[0].teacher.model
+        source = str(run) if side == "student" else load()[0].teacher.leading.model
         model = build_like(source, record.values["cost"]["problem"])
         if architecture_of(model) != name:
             raise RunError(

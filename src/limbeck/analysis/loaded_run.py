@@ -81,7 +81,8 @@ class LoadedRun:
         live = self.live_teacher()
         if self.parts.task.why_not_cached():
             return live
-        kept = self.recipe.teacher.cache_folder
+        leading = self.recipe.teacher.leading
+        kept = leading.cache_folder if leading is not None else None
         # a run may come from elsewhere, and its recipe must not say where folders are made
         cache = split_cache(self.parts, self.data, split, kept if kept is not None and is_cache(kept) else folder)
         cache.fill(live, self.data.collate, self.batch_size, wanted, self.device)

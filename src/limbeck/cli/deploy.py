@@ -102,6 +102,13 @@ def predict(
     batch_size: Annotated[int, typer.Option(min=1)] = 32,
     force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
     safe: SpreadsheetSafe = True,
+    probabilities: Annotated[
+        bool,
+        typer.Option("--probabilities", help="Write texts and probabilities alone, as a file that can teach."),
+    ] = False,
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="With --probabilities: the column that names the rows; kept too.")
+    ] = None,
 ) -> None:
     """Predict a label, with probabilities, for each row of a file of any size."""
     from limbeck.inference.predict import predict_file
@@ -113,6 +120,8 @@ def predict(
         batch_size=batch_size,
         overwrite=force,
         raw_csv=not safe,
+        probabilities=probabilities,
+        id_column=id_column,
     )
     out.print(f"{rows:,} predictions in {output}", highlight=False)
 

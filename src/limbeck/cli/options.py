@@ -148,6 +148,9 @@ def _expanded(value: Any, path_or_name: bool) -> Any:
     return str(expand_home(value)) if path_or_name and isinstance(value, str) and value.startswith("~") else value
 
 
+_TEACHERS = ("teacher=", "teacher.model=", "teacher.probabilities=", "teacher.logits=")
+
+
 def split_words(words: list[str]) -> tuple[list[str], list[str]]:
     """Split the words of a command line into names of recipes and ``key=value`` overrides."""
     return [word for word in words if "=" not in word], [word for word in words if "=" in word]
@@ -157,7 +160,7 @@ def load_pair_recipe(source: str | None, overrides: list[str], allow_code: bool)
     """Load a recipe that has a teacher: a file, a shipped one, or one made of the overrides alone."""
     from limbeck.recipes.recipe import load_recipe
 
-    if source is None and not any(word.startswith(("teacher.model=", "teacher=")) for word in overrides):
+    if source is None and not any(word.startswith(_TEACHERS) for word in overrides):
         raise RecipeError("Which teacher? Add --teacher RUN (made by 'limbeck finetune'), or name a recipe.")
     student = {"from": "teacher", "keep": "first:6"}
     values = {"method": {}, "task": {}, "teacher": {}, "student": student}

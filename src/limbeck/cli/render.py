@@ -84,7 +84,9 @@ def show_run(folder: Path, results: dict[str, Any]) -> None:
         table.add_row(
             name, readable_score(name, value), *([readable_score(name, theirs[name])] if name in theirs else [])
         )
-    table.add_row("parameters", f"{results['parameters']:,}", *([f"{teacher['parameters']:,}"] if teacher else []))
+    table.add_row(
+        "parameters", f"{results['parameters']:,}", *([f"{teacher['parameters']:,}"] if "parameters" in teacher else [])
+    )
     if "agreement" in teacher:
         table.add_row("agreement with teacher", f"{100 * teacher['agreement']:.2f}", "")
     out.print(table)

@@ -13,7 +13,7 @@ from limbeck.compare.answers import answers_of, has_answers
 from limbeck.compare.entries import read_entries
 from limbeck.errors import RunError
 from limbeck.runs.directory import RunDirectory, StudyDirectory
-from limbeck.runs.reader import Run, last_stage, read_recipe, read_run
+from limbeck.runs.reader import Run, last_stage, leading_teacher, read_recipe, read_run, teacher_names
 from limbeck.stats import bootstrap_interval
 
 
@@ -60,7 +60,14 @@ def read_provenance(model: str | Path, siblings: Sequence[str | Path] = ()) -> P
         run=run,
         seeds=_seeds(run, siblings),
         interval=_interval(run),
-        teacher=public_name(run.teacher) if run.teacher else None,
+        teacher=_teacher(run),
+    )
+
+
+def _teacher(run: Run) -> PublicName | None:
+    names = [public_name(name) for name in teacher_names(last_stage(run.settings))]
+    return (
+        names[0] if len(names) == 1 else PublicName(" and ".join(one.name for one in names), False) if names else None
     )
 
 
@@ -78,9 +85,9 @@ def _source(settings: Mapping[str, Any], folder: Path) -> PublicName:
     student = _student(settings)
     if student.get("model"):
         return public_name(str(student["model"]))
-    teacher = (_first(settings).get("teacher") or {}).get("model")
+    teacher = leading_teacher(_first(settings))
     if student.get("from") == "teacher" and teacher:
-        return public_name(str(teacher))
+        return public_name(teacher)
     if student.get("from"):
         return public_name(str(student["from"]))
     return PublicName(folder.resolve().name, False)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from limbeck._internal.tensors import tensor_bytes
 from limbeck.protocols import EncodedData, Model, Tokenizer
-
-if TYPE_CHECKING:
-    from datasets import Dataset
+from limbeck.tasks.mixing import MixedRows
 
 _ROWS = 10_000  # read at a time
 # of a config: where the model lies and how it was written, not what it computes
@@ -50,7 +48,10 @@ def _tokenizer_digest(tokenizer: Any) -> str:
     return hashlib.sha256(_text(parts)).hexdigest()
 
 
-def _data_digest(encoded: Dataset) -> str:
+def _data_digest(encoded: Any) -> str:
+    if isinstance(encoded, MixedRows):
+        parts = [_data_digest(encoded.labelled), encoded.unlabelled.first_id, encoded.unlabelled.store.digest]
+        return hashlib.sha256(_text(parts)).hexdigest()
     # every row in order, without labels, which do not matter to a teacher
     names = [name for name in ("id", "input_ids", "attention_mask", "token_type_ids") if name in encoded.column_names]
     digest = hashlib.sha256(_text(names))

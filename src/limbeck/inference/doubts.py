@@ -10,6 +10,7 @@ from typing import Any
 
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
 from limbeck.models.heads import has_generic_names, names_of_labels
+from limbeck.tasks.answer_file import AnswerFile
 from limbeck.tasks.labels import order_option
 from limbeck.tasks.task import Task
 
@@ -45,20 +46,42 @@ def find_doubts(
     names = ""
     if task.label_order != "stated" and (seen := unnamed_labels(source, config, task)):
         names = f"{seen} {_how_to_state(task)}"
+    remedy = (
+        f"{_why_so_low(config, task)}Fine-tune it first where it does not know the task: "
+        f"limbeck finetune {task.name} --model {source}"
+    )
+    return Doubts(names, *_beside_majority(source, scores, majority, remedy))
+
+
+def find_doubts_of_answers(
+    answers: AnswerFile,
+    task: Task,
+    scores: Mapping[str, float] | None = None,
+    majority: Mapping[str, float] | None = None,
+) -> Doubts:
+    """Look at a file that answers for a teacher in the same way."""
+    names = "" if answers.says_order else answers.how_to_state()
+    remedy = f"See that its {answers.kind} stand under the right labels, and beside the right texts."
+    return Doubts(names, *_beside_majority(answers.path, scores, majority, remedy))
+
+
+def _beside_majority(
+    source: str | Path, scores: Mapping[str, float] | None, majority: Mapping[str, float] | None, remedy: str
+) -> tuple[str, bool]:
+    """Say where somebody scores no more than the most frequent answer does, and whether it is less."""
     if not scores or not majority:
-        return Doubts(names, "", False)
+        return "", False
     metric = next(iter(scores))  # the main one, of a split that has its own too
     sign = -1 if metric in SMALLER_IS_BETTER else 1
     ours, theirs = sign * scores[metric], sign * majority[metric]
     if ours > theirs:
-        return Doubts(names, "", False)
+        return "", False
     found, frequent = (readable_score(metric, values[metric]) for values in (scores, majority))
-    score = (
+    said = (
         f"{source} is no better than an answer that is always the same: its {metric} is {found}, that of the most "
-        f"frequent answer {frequent}. {_why_so_low(config, task)}Fine-tune it first where it does not know the task: "
-        f"limbeck finetune {task.name} --model {source}"
+        f"frequent answer {frequent}. {remedy}"
     )
-    return Doubts(names, score, ours < theirs)
+    return said, ours < theirs
 
 
 def majority_of(task: Task, encoded: Any) -> dict[str, float]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,19 +19,19 @@ from limbeck.recipes.recipe import TaskBlock, load_task_block
 from limbeck.runs.files import MALFORMED, read_mapping
 from limbeck.runs.outputs import check_not_read
 from limbeck.runs.reader import own_task
-from limbeck.tasks.encode import Collator
+from limbeck.tasks.encode import Collator, counting_cuts
 from limbeck.tasks.files import file_format
 from limbeck.tasks.glue import GLUE
 from limbeck.tasks.spans import SpanTask
 from limbeck.tasks.table import text_chunks
 from limbeck.tasks.task import Task
 from limbeck.tasks.tokens import TokenTask
+from limbeck.tasks.unlabelled import KEY
 from limbeck.tasks.writing import table_writer
-
-logger = logging.getLogger("limbeck")
 
 CHUNK_ROWS = 1_000  # in memory at once: enough to find texts of equal length among them
 _LONGEST = 512  # tokens that are read where nothing else is known
+_TEACHABLE = ("classification", "multi_label", "regression")  # whose answers are of whole texts
 _MOST_TEXTS = 2  # a tokenizer takes a third for something else
 
 
@@ -83,14 +81,27 @@ def predict_file(
     batch_size: int = 32,
     overwrite: bool = True,
     raw_csv: bool = False,
+    probabilities: bool = False,
+    id_column: str | None = None,
 ) -> int:
     """Write a prediction and the probability of every label for each row of ``file``, in its order.
 
     The file is read twice, some rows at a time: first to find what is wrong with it, and only then to predict. Without
     ``overwrite``, an ``output`` that is there, or appears meanwhile, stays as it is. Labels in a CSV file that a
     spreadsheet would take for formulas get an apostrophe before them, unless ``raw_csv``.
+
+    With ``probabilities``, each row has its texts (and what names it in ``id_column``) beside the probability of every
+    label, or the predicted number: the form in which a file can teach.
     """
-    file_format(output, writing=True)
+    if id_column is not None and not probabilities:
+        raise RecipeError(
+            "--id belongs to --probabilities, which writes what finds a row again. Add it, or leave --id out."
+        )
+    if file_format(output, writing=True) == "csv" and probabilities and not raw_csv:
+        raise RecipeError(
+            "--probabilities writes texts, by which rows are found again, and CSV puts an apostrophe before some: "
+            "write .parquet or .jsonl, or add --raw-csv."
+        )
     check_not_read(output, [file, model])
     if not overwrite and os.path.lexists(output):
         raise DataError(f"{output} exists. Choose another --output, or add --force to replace it.")
@@ -102,25 +113,38 @@ def predict_file(
         )
     spec.check(model, columns)
     served = load_served(model)
+    if probabilities and problem_of(served.config) not in _TEACHABLE:
+        raise RecipeError(f"--probabilities: {model} decides single tokens, and a file teaches about whole texts.")
     length = checked_length(max_length, served) if max_length else min(spec.max_length, longest_input(served))
-    rows = sum(len(texts) for texts in text_chunks(file, columns, CHUNK_ROWS))
+    read = partial(text_chunks, file, columns, CHUNK_ROWS, id_column)
+    rows = sum(len(texts) for texts in read())
     collate = Collator(served.tokenizer, problem=problem_of(served.config))
     with (
         table_writer(output, overwrite=overwrite, raw_csv=raw_csv) as append,
         progress("predict", rows) as steps,
-        _one_warning_about_cuts(rows, length),
+        counting_cuts() as cuts,
     ):
         done = 0
-        for texts in text_chunks(file, columns, CHUNK_ROWS):
+        for texts in read():
             with hidden_progress():
                 task = _task(model, served.config, texts, columns, spec)
                 encoded = task.encode("predict", served.tokenizer, length)
                 place = partial(_row_name, file, done, encoded)
                 logits = logits_in_order(served.logits, encoded, collate, batch_size, who=str(model), place=place)
-            append(task.readable(logits, encoded))
+            answers = task.readable(logits, encoded)
+            append(_to_teach(answers, texts, columns, id_column) if probabilities else answers)
             steps.advance(len(texts))
             done += len(texts)
+    cuts.warn("", rows, length, "--max-length")
     return rows
+
+
+def _to_teach(answers: dict[str, Any], texts: Any, columns: Sequence[str], id_column: str | None) -> dict[str, Any]:
+    """Return what a file needs to teach: what finds a row again, and the numbers of its answer."""
+    found = {} if id_column is None else {id_column: texts[KEY][:]}
+    found |= {name: texts[name][:] for name in columns}
+    numbers = {name: values for name, values in answers.items() if name.startswith("p(")}
+    return found | (numbers or {"prediction": answers["prediction"]})
 
 
 def _row_name(file: str | Path, before: int, encoded: Any, row: int) -> str:
@@ -168,33 +192,3 @@ def _task(model: str | Path, config: Any, texts: Any, columns: Sequence[str], sp
     if problem == "span":
         return SpanTask.of_texts(texts, columns, unanswerable="threshold" in spec.decoding, **spec.decoding)
     return Task("predict", problem, tuple(columns), () if problem == "regression" else names, (), {"predict": texts})
-
-
-@contextmanager
-def _one_warning_about_cuts(rows: int, max_length: int) -> Iterator[None]:
-    """Give one warning about texts that were cut, not one for every few rows."""
-    counted = _CutCounter()
-    logger.addFilter(counted)
-    try:
-        yield
-    finally:
-        logger.removeFilter(counted)
-    if counted.cut:
-        logger.warning(
-            "%s of %s texts (%.1f%%) are longer than %d tokens and were cut; raise --max-length to keep them.",
-            f"{counted.cut:,}",
-            f"{rows:,}",
-            100 * counted.cut / rows,
-            max_length,
-        )
-
-
-class _CutCounter(logging.Filter):
-    """Take out the warnings that say how many texts were cut, and count these."""
-
-    cut = 0
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        found: int | None = getattr(record, "cut", None)
-        self.cut += found or 0
-        return found is None

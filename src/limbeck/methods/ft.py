@@ -27,6 +27,8 @@ class TaskLoss(Term):
     of a span, the mean of its start's and its end's. Class weights multiply the loss of an example of that class (of
     multi-label problems: of a label that is there), and are not divided out again in each batch. ``smoothing`` is the
     share of a label that is given to all classes alike.
+
+    What has no label (:func:`is_known`) does not count: the averages are over what has one, and 0 where nothing has.
     """
 
     def __init__(self, pair: Pair, smoothing: float = 0.0) -> None:
@@ -44,18 +46,27 @@ class TaskLoss(Term):
         return Needs(student=Wanted(logits=True))
 
     def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        return decision_count(student, batch, self.problem)
+        if self.problem == "span":
+            return decision_count(student, batch, self.problem)
+        return is_known(decided(batch["labels"], self.problem)).sum()
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         logits, labels = decisions(student, batch, self.problem), decided(batch["labels"], self.problem)
+        known = is_known(labels)
+        count = known.sum().clamp(min=1)
         if self.problem == "regression":
-            return F.mse_loss(logits.squeeze(-1), labels.float())
+            difference = logits.squeeze(-1) - labels.float().nan_to_num()
+            return torch.where(known, difference, 0).square().sum() / count
         if self.problem == "multi_label":
-            return F.binary_cross_entropy_with_logits(logits, labels.float(), pos_weight=self.weights)
+            targets = labels.float().nan_to_num()
+            losses = F.binary_cross_entropy_with_logits(logits, targets, pos_weight=self.weights, reduction="none")
+            return torch.where(known[:, None], losses, 0).sum() / (count * labels.shape[1])
+        labels = torch.where(known, labels, IGNORED)
         if not self.smoothing:
-            return F.cross_entropy(logits, labels, self.weights, reduction="sum") / max(len(labels), 1)
-        losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.smoothing)
-        return (losses if self.weights is None else self.weights[labels] * losses).sum() / max(len(labels), 1)
+            return F.cross_entropy(logits, labels, self.weights, reduction="sum", ignore_index=IGNORED) / count
+        losses = F.cross_entropy(logits, labels, reduction="none", label_smoothing=self.smoothing, ignore_index=IGNORED)
+        weights = 1.0 if self.weights is None else self.weights[labels.clamp(min=0)]
+        return (weights * losses).sum() / count
 
 
 def decisions(features: Features, batch: Mapping[str, Tensor], problem: Problem) -> Tensor:
@@ -85,6 +96,14 @@ def decided(labels: Tensor, problem: Problem) -> Tensor:
     if problem in PER_TOKEN:
         return labels[labels != IGNORED]
     return labels.flatten() if problem == "span" else labels
+
+
+def is_known(labels: Tensor) -> Tensor:
+    """Tell for each decision whether its label is known: neither NaN, in numbers and rows of flags, nor below 0."""
+    if labels.is_floating_point():
+        missing = labels.isnan()
+        return ~(missing.any(-1) if labels.dim() > 1 else missing)
+    return labels >= 0
 
 
 def ft(pair: Pair, *, smoothing: Share = 0.0) -> Objective:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from limbeck.distillation.objective import Objective, Term
 from limbeck.distillation.pair import Pair
 from limbeck.distillation.projectors import projector as make_projector
 from limbeck.errors import ModelError, RecipeError
-from limbeck.methods.ft import TaskLoss, decided
+from limbeck.methods.ft import TaskLoss, decided, is_known
 from limbeck.methods.kd import SoftLogits
 from limbeck.methods.paired import read_token, rows_needed, rows_of
 from limbeck.models.features import Features, Needs, Wanted
@@ -46,11 +46,17 @@ class Samples(Term):
             s, _ = pool(student.hidden[self.student_layer], student.mask, self.pool)
             t = rows_of(teacher, self.teacher_layer, student.mask, self.pool)
         s, t = self.project(s).float(), t.float()
+        sizes = real_dimensions(s, student.mask, self.pool)
+        there = self.compared(batch)
+        s, t, sizes = s[there], t[there], sizes[there]
         targets, counted = self.targets(s, t, batch, student.mask)  # n K each
         squares = torch.where(counted, (s[:, None] - similarity.teacher_side(t)[targets]).square().sum(-1), 0)
-        sizes = real_dimensions(s, student.mask, self.pool)
         total = (squares / torch.maximum(sizes[:, None], sizes[targets])).sum()
         return total if self.summed else total / max(len(s), 1)
+
+    def compared(self, batch: Mapping[str, Tensor]) -> Any:
+        """Choose the samples that are compared: all of them."""
+        return slice(None)
 
     def targets(self, s: Tensor, t: Tensor, batch: Mapping[str, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return which rows of t each of s is compared with, (n, K), and which of these count."""
@@ -66,7 +72,10 @@ class OwnVector(Samples):
 
 
 class NearestOfClass(Samples):
-    """Compute L_hidd: the squared distance of each sample to the K nearest teacher samples of its class."""
+    """Compute L_hidd: the squared distance of each sample to the K nearest teacher samples of its class.
+
+    Samples whose class is not known are neither compared nor compared with.
+    """
 
     relational = True
 
@@ -74,8 +83,19 @@ class NearestOfClass(Samples):
         super().__init__(pair, pool, reduction)
         self.k, self.bin_width = k, bin_width
 
+    def count(self, student: Features, batch: Mapping[str, Tensor]) -> Tensor:
+        return super().count(student, batch) if self.pool == "tokens" else is_known(batch["labels"]).sum()
+
+    def compared(self, batch: Mapping[str, Tensor]) -> Any:
+        return is_known(decided(batch["labels"], self.problem))
+
     def targets(self, s: Tensor, t: Tensor, batch: Mapping[str, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
-        classes = class_of(batch["labels"], mask, self.problem, self.bin_width)
+        labels = batch["labels"]
+        if self.problem == "tokens":
+            labels = labels.where(labels >= 0, IGNORED)
+        elif self.problem != "span":
+            labels = labels[is_known(labels)]
+        classes = class_of(labels, mask, self.problem, self.bin_width)
         return similarity.nearest_same_class(s, t, classes, self.k)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,6 +23,8 @@ class SoftLogits(Term):
     Where tokens are decided (tags, a language model), KL is averaged over them; of a span, the mean of its start's and
     its end's. Multi-label: the Bernoulli KL of each label, summed over labels. Regression: a softmax over one logit is
     constant, so the squared difference of the logits is used, which is the same T²-scaled quantity for any T.
+
+    Of several teachers, the target is the weighted mean of their softened probabilities (of numbers: of their logits).
     """
 
     def __init__(self, problem: Problem, temperature: float) -> None:
@@ -35,17 +39,34 @@ class SoftLogits(Term):
         return decision_count(student, batch, self.problem)
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
-        s, t = (decisions(side, batch, self.problem) / self.temperature for side in (student, teacher))
+        s = decisions(student, batch, self.problem) / self.temperature
+        sides = [(weight, decisions(one, batch, self.problem) / self.temperature) for weight, one in each_of(teacher)]
         if self.problem == "regression":
-            divergence = (s - t).square()
+            divergence = (s - sum(weight * t for weight, t in sides)).square()
         elif self.problem != "multi_label":
-            divergence = F.kl_div(s.log_softmax(-1), t.log_softmax(-1), reduction="none", log_target=True)
+            target = _log_mean((weight, t.log_softmax(-1)) for weight, t in sides)
+            divergence = F.kl_div(s.log_softmax(-1), target, reduction="none", log_target=True)
         else:
             # F.kl_div wants log-probabilities: of "label is on" and "label is off", for each label
-            on = F.kl_div(F.logsigmoid(s), F.logsigmoid(t), reduction="none", log_target=True)
-            off = F.kl_div(F.logsigmoid(-s), F.logsigmoid(-t), reduction="none", log_target=True)
+            is_on, is_off = (_log_mean((weight, F.logsigmoid(sign * t)) for weight, t in sides) for sign in (1, -1))
+            on = F.kl_div(F.logsigmoid(s), is_on, reduction="none", log_target=True)
+            off = F.kl_div(F.logsigmoid(-s), is_off, reduction="none", log_target=True)
             divergence = on + off
         return self.temperature**2 * divergence.sum() / max(len(s), 1)
+
+
+def each_of(teacher: Features) -> list[tuple[float, Features]]:
+    """Return the weight and the logits of each of several teachers; of one, its features with the weight 1."""
+    if teacher.members is None:
+        return [(1.0, teacher)]
+    members = teacher.members
+    return [(w, Features(teacher.mask, logits)) for w, logits in zip(members.weights, members.logits, strict=True)]
+
+
+def _log_mean(log_probabilities: Iterable[tuple[float, Tensor]]) -> Tensor:
+    """Return the logarithm of the weighted mean of probabilities."""
+    parts = [found if weight == 1 else found + math.log(weight) for weight, found in log_probabilities]
+    return parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
 
 
 def kd(pair: Pair, *, alpha: Share = 0.5, temperature: Positive = 5.0) -> Objective:

@@ -79,7 +79,8 @@ class Capture:
         if select_later:
             store = {kind: {at: selects[kind](out) for at, out in found.items()} for kind, found in store.items()}
         logits = logits_of(output) if wanted.logits else None
-        return output, Features(mask, logits, **store)
+        found: Any = store
+        return output, Features(mask, logits, **found)
 
     def _select(self, kind: str, mask: Tensor) -> _Select:
         """Return what makes the wanted kind of a module's output."""

@@ -6,7 +6,7 @@ Layer 0 is the embedding output, layer i the output of block i; projections are 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -71,6 +71,14 @@ class Needs:
 
 
 @dataclass(frozen=True)
+class Members:
+    """Hold the logits of several teachers, (K, B, ...), and how much each counts; the weights add up to 1."""
+
+    weights: tuple[float, ...]
+    logits: Tensor
+
+
+@dataclass(frozen=True)
 class Features:
     """Hold what was captured from one forward pass, and nothing that was not asked for."""
 
@@ -83,6 +91,7 @@ class Features:
     cls: Mapping[int, Tensor] = field(default_factory=dict)  # B D
     last: Mapping[int, Tensor] = field(default_factory=dict)
     mean: Mapping[int, Tensor] = field(default_factory=dict)
+    members: Members | None = None  # of several teachers, whose mean ``logits`` are
     _derived: dict[tuple[Hashable, int], tuple[Features, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -110,7 +119,12 @@ class Features:
             return parts[0]
         names = parts[0].names()
         tensors = {name: torch.cat([part[name] for part in parts]) for name in names}
-        return cls.named(torch.cat([part.mask for part in parts]), tensors)
+        joined = cls.named(torch.cat([part.mask for part in parts]), tensors)
+        members = [part.members for part in parts if part.members is not None]
+        if not members:
+            return joined
+        every = Members(members[0].weights, torch.cat([found.logits for found in members], dim=1))
+        return replace(joined, members=every)
 
     def names(self) -> list[str]:
         """List every tensor but the mask by its name, as in :meth:`Wanted.names`."""

@@ -76,8 +76,12 @@ def set_value(values: dict[str, Any], path: str, value: Any) -> None:
     if len(parents) > 1 and parents[0] == "stages":
         values = _stage(values.get("stages"), parents[1], path)
         parents = parents[2:]
-    for parent in parents:
+    for number, parent in enumerate(parents):
         inner = values.setdefault(parent, {})
+        if parent == "teacher" and isinstance(inner, list) and all(isinstance(block, dict) for block in inner):
+            for block in inner:  # several teachers: of each
+                set_value(block, ".".join([*parents[number + 1 :], last]), value)
+            return
         if not isinstance(inner, dict):
             raise RecipeError(f"'{path}': {parent} is {inner!r}, not a block with keys.")
         values = inner

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pydantic
 import yaml
@@ -27,13 +26,13 @@ from limbeck.recipes.stages import (
     split_stages,
     stages_of_method,
 )
+from limbeck.recipes.teacher_block import Named, TeacherBlock
 from limbeck.recipes.train_block import TrainBlock, check_training, with_defaults
 
 # Methods and tasks are imported inside functions for start-up time only: methods load torch, which takes seconds that
 # the listing of studies and the reading of a task block would wait for. Both lie below recipes, so there is no cycle.
 
 _MAX_PLACE, _MAX_MESSAGE = 100, 300  # characters, so that one does not hide the others
-Named = Annotated[str, Field(min_length=1), pydantic.AfterValidator(os.path.expanduser)]  # a model: a folder or a name
 
 
 class _Block(pydantic.BaseModel):
@@ -68,32 +67,6 @@ class TaskBlock(OpenBlock):
         if value == "auto" or (type(value) is int and value > 0):
             return value
         raise ValueError("write a whole number of tokens, at least 1, or auto")
-
-
-class TeacherBlock(_Block):
-    """Name the teacher; ``cache`` is ``auto`` (where it saves time), ``off``, or a folder that runs may share.
-
-    ``confirmed`` says that the user wants this teacher though its labels have no names, or it knows too little.
-    """
-
-    model: Named
-    cache: str = "auto"
-    cache_dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    confirmed: bool = False
-
-    @pydantic.field_validator("cache", mode="before")
-    @classmethod
-    def _off(cls, value: Any) -> Any:
-        if value is True or value == "":
-            raise ValueError("write auto, off or a folder")
-        if isinstance(value, str):
-            return os.path.expanduser(value)
-        return "off" if value is False else value  # YAML reads a plain off as false
-
-    @property
-    def cache_folder(self) -> Path | None:
-        """Return the folder that ``cache`` names, if it names one."""
-        return None if self.cache in ("auto", "off") else Path(self.cache)
 
 
 Head = Literal["fitted", "fresh", "kept"]
@@ -340,10 +313,15 @@ def load_task_block(values: dict[str, Any], overrides: Sequence[str] = ()) -> Ta
 
 
 def _check_teacher(recipe: Recipe) -> list[Mistake]:
-    if recipe.teacher is None and recipe.student.from_ == "teacher":
-        return [Mistake(("student", "from"), "'teacher' is named, but the recipe has no teacher: set teacher.model.")]
-    if recipe.teacher is None and recipe.student.config is not None and recipe.student.tokenizer is None:
-        return [Mistake(("student",), "a config without a teacher also needs a tokenizer: a folder or a hub name.")]
+    teacher = recipe.teacher
+    modelled = teacher is not None and any(block.model for block in teacher.members)
+    if not modelled and recipe.student.from_ == "teacher":
+        seen = f"it is a file ({teacher.source})" if teacher is not None else "the recipe has no teacher"
+        remedy = "name the model to start from" if teacher is not None else "set teacher.model"
+        return [Mistake(("student", "from"), f"'teacher' is named, but {seen}: {remedy}.")]
+    if not modelled and recipe.student.config is not None and recipe.student.tokenizer is None:
+        whose = "without a model as the teacher" if teacher is not None else "without a teacher"
+        return [Mistake(("student",), f"a config {whose} also needs a tokenizer: a folder or a hub name.")]
     return []
 
 

@@ -95,4 +95,5 @@ def _has(values: Any, where: Location) -> bool:
 
 
 def _has_marker(values: Any) -> bool:
-    return values == _MARKER or (isinstance(values, dict) and any(map(_has_marker, values.values())))
+    inside = values.values() if isinstance(values, dict) else values if isinstance(values, list) else ()
+    return values == _MARKER or any(map(_has_marker, inside))

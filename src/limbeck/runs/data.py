@@ -51,6 +51,8 @@ def data_differences(before: Mapping[str, Any], now: Mapping[str, Any], *, order
             found += [f"{name}: {what}" for what in _split_differences(before["splits"][name], split, ordered)]
     if before.get("teacher") and now.get("teacher") and before["teacher"] != now["teacher"]:
         found.append("the teacher's weights or config")
+    if before.get("unlabelled") and now.get("unlabelled") and before["unlabelled"] != now["unlabelled"]:
+        found.append("the rows without labels (task.unlabelled)")
     if before.get("vocabulary") and now.get("vocabulary") and before["vocabulary"] != now["vocabulary"]:
         found.append("the pieces that a trimmed vocabulary keeps (of the training texts, or of vocabulary_texts)")
     return found

@@ -57,7 +57,7 @@ def read_run(path: Path) -> Run:
         raise RunError(f"{path} has no {run.recipe.name}, so nothing tells how it was trained. Copy the whole folder.")
     results, settings = run.metrics(), read_recipe(run)
     try:
-        teacher_name = str((last_stage(settings).get("teacher") or {}).get("model", ""))
+        teacher_name = " + ".join(teacher_names(last_stage(settings)))
         reported = parse_reported(settings.get("reported"))
     except MALFORMED as error:
         raise damaged(run.recipe, _RECIPE, error) from error
@@ -137,6 +137,24 @@ def last_stage(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     """Pick the last stage of a recipe, whose results are the run's; a recipe without stages is one itself."""
     stage: Mapping[str, Any] = recipe["stages"][-1] if recipe.get("stages") else recipe
     return stage
+
+
+def teacher_names(stage: Mapping[str, Any]) -> list[str]:
+    """Return the name or path of each teacher of a stage, a model or a file of answers."""
+    kinds = ("model", "probabilities", "logits")
+    return [str(block[kind]) for block in _teacher_blocks(stage) for kind in kinds if block.get(kind)]
+
+
+def leading_teacher(stage: Mapping[str, Any]) -> str:
+    """Return the model from whose layers a student can be made; empty where no teacher is a model."""
+    models = [block for block in _teacher_blocks(stage) if block.get("model")]
+    chosen = [block for block in models if block.get("followed")]
+    return next((str(block["model"]) for block in [*chosen, *models]), "")
+
+
+def _teacher_blocks(stage: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    found = stage.get("teacher") or []
+    return found if isinstance(found, list) else [found]
 
 
 def parse_reported(values: Any) -> tuple[Reported, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -142,6 +143,8 @@ def _cost(values: dict[str, Any], source: str) -> tuple[float | None, int | None
         return None, None
     stages = values.get("stages") or [{}]
     options = {key: value for key, value in values["task"].items() if key not in _READING}
+    if (values.get("method") or {}).get("name") == "ft":  # which leaves rows without labels out
+        options = {key: value for key, value in options.items() if not key.startswith("unlabelled")}
     try:
         tokens, rows = _count_tokens(json.dumps(options), source, values["task"].get("max_length", "auto"))
     except (LimbeckError, TypeError):
@@ -209,6 +212,9 @@ def _count_tokens(task: str, source: str, max_length: Any) -> tuple[float, int]:
     options = json.loads(task)
     loaded: Task = load_task(options.pop("name"), **options)
     rows = len(loaded.split("train"))
+    if (more := loaded.unlabelled) is not None:  # an epoch ends when each row of both kinds has come
+        unlabelled = sum(len(part.rows[loaded.text_columns[0]]) for part in more.parts())
+        rows = math.ceil(max(rows / (1 - more.share), unlabelled / more.share))
     lengths = loaded.lengths("train", load_tokenizer(source))
     if max_length != "auto":
         lengths = lengths.clip(max=max_length)

@@ -22,6 +22,8 @@ from limbeck.tasks.files import (
     unwrapped,
 )
 
+_FIRST = 100  # rows of JSONL whose keys are its columns
+
 
 def read_chunks(path: str | Path, wanted: Sequence[str], rows: int) -> Iterator[Columns]:
     """Read the ``wanted`` columns of a file, at most ``rows`` rows at a time."""
@@ -35,6 +37,33 @@ def read_chunks(path: str | Path, wanted: Sequence[str], rows: int) -> Iterator[
         yield chunk
     if not seen:
         raise DataError(f"{path} has no rows. Check that it was written completely.")
+
+
+def column_names(path: str | Path) -> list[str]:
+    """Return the names of a file's columns; of JSONL, those of its first rows."""
+    path = expand_home(path)
+    kind = file_format(path)
+    check_exists(path)
+    if kind == "jsonl":
+        names: dict[str, None] = {}
+        for _, row in islice(jsonl_rows(path, ()), _FIRST):
+            names.update(dict.fromkeys(row))
+        return list(names)
+    if kind == "parquet":
+        return _parquet_names(path)
+    header = next(iter(csv_rows(path) if kind == "csv" else tsv_table_rows(path)), None)
+    return [name.strip() for name in header[1]] if header else []
+
+
+def _parquet_names(path: Path) -> list[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            return list(file.schema_arrow.names)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a readable Parquet file ({error}). Write or copy it again.") from error
 
 
 def _csv(path: Path, wanted: Sequence[str], rows: int) -> Iterator[Columns]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -86,19 +87,52 @@ def encode_rows(
                 chunks.setdefault(name, []).append(pa.array(values, type=pa.list_(pa.int32())))
             steps.advance(len(texts[0]))
     if cut:
-        logger.warning(
-            "%s%s of %s texts (%.1f%%) are longer than %d tokens and were cut; raise task.max_length to keep them.",
-            f"{where}: " if where else "",
-            f"{cut:,}",
-            f"{len(dataset):,}",
-            100 * cut / len(dataset),
-            max_length,
-            extra={"cut": cut},
-        )
+        _warn_of_cuts(where, cut, len(dataset), max_length, "task.max_length")
     columns |= {name: pa.chunked_array(arrays) for name, arrays in chunks.items()}
     if "id" in dataset.column_names:
         columns["id"] = dataset["id"][:]
     return Dataset.from_dict(columns, split=dataset.split)
+
+
+def _warn_of_cuts(where: str, cut: int, rows: int, max_length: int, option: str) -> None:
+    logger.warning(
+        "%s%s of %s texts (%.1f%%) are longer than %d tokens and were cut; raise %s to keep them.",
+        f"{where}: " if where else "",
+        f"{cut:,}",
+        f"{rows:,}",
+        100 * cut / rows,
+        max_length,
+        option,
+        extra={"cut": cut},
+    )
+
+
+class CutCounter(logging.Filter):
+    """Take out the warnings that say how many texts were cut, and count these."""
+
+    cut = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep any other message."""
+        found: int | None = getattr(record, "cut", None)
+        self.cut += found or 0
+        return found is None
+
+    def warn(self, where: str, rows: int, max_length: int, option: str) -> None:
+        """Give one warning for all of them; ``option`` is what to raise."""
+        if self.cut:
+            _warn_of_cuts(where, self.cut, rows, max_length, option)
+
+
+@contextmanager
+def counting_cuts() -> Iterator[CutCounter]:
+    """Count the texts that are cut inside the block, where data are encoded part by part; warn of none of them."""
+    counter = CutCounter()
+    logger.addFilter(counter)
+    try:
+        yield counter
+    finally:
+        logger.removeFilter(counter)
 
 
 def _cut(

@@ -66,12 +66,16 @@ def learn_labels(
     problem: Problem | None,
     separator: str,
     stated: Sequence[Any] | None = None,
+    known: tuple[str, ...] | None = None,
 ) -> Labels:
-    """Decide the problem (unless given) and the label names from the training file; ``stated`` is their order."""
+    """Decide the problem (unless given) and the label names from the training file; ``stated`` is their order.
+
+    ``known`` are all names, in order, where the data say them themselves.
+    """
     if len(columns) > 1:
         columns = in_order(columns, stated, file)
         return Labels(columns, "multi_label", columns, separator)
-    problem = problem or _guess(file, columns[0])
+    problem = problem or _guess(file, columns[0], known is not None)
     if problem == "regression":
         if stated is not None:
             raise RecipeError(
@@ -90,7 +94,7 @@ def learn_labels(
         )
     if not names:
         raise DataError(f"{file.path}: no row has any label in column '{columns[0]}'. Check the column.")
-    return Labels(columns, problem, in_order(_sorted(names), stated, file), separator)
+    return Labels(columns, problem, in_order(known or _sorted(names), stated, file), separator)
 
 
 def in_order(names: tuple[str, ...], stated: Sequence[Any] | None, file: Columns) -> tuple[str, ...]:
@@ -148,7 +152,7 @@ def _quoted(names: set[str]) -> str:
     return ", ".join(f"'{name}'" for name in some[:8]) + (", ..." if len(some) > 8 else "")
 
 
-def _guess(file: Columns, column: str) -> Problem:
+def _guess(file: Columns, column: str, named: bool = False) -> Problem:
     """Take numbers of which some have a fraction as regression, lists as multi-label, all else as classes.
 
     Where most cells are such numbers, the others (a stray word, nan, inf) are a mistake, and not more classes.
@@ -156,6 +160,8 @@ def _guess(file: Columns, column: str) -> Problem:
     cells = file.values[column]
     if any(isinstance(cell, (list, tuple)) for cell in cells):
         return "multi_label"
+    if named:
+        return "classification"
     there = {row: _number(cell) for row, cell in enumerate(cells) if not is_missing(cell)}
     numbers = [number for number in there.values() if number is not None]
     if not any(number % 1 for number in numbers):

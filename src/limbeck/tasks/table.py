@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 
 from limbeck.errors import DataError, RecipeError
+from limbeck.options import Share
 from limbeck.problems import Problem
+from limbeck.tasks.checked_texts import checked_ids, checked_texts
 from limbeck.tasks.chunks import read_chunks
 from limbeck.tasks.files import Columns, read_columns
 from limbeck.tasks.held_out import can_stratify, choose_rows, count_repeated, text_key, without_whole_classes
-from limbeck.tasks.labels import Labels, checked_labels, checked_weights, is_missing, learn_labels, weigh
+from limbeck.tasks.hub_table import read_dataset
+from limbeck.tasks.labels import Labels, checked_labels, checked_weights, learn_labels, weigh
 from limbeck.tasks.task import Task, make_split
+from limbeck.tasks.unlabelled import KEY, Unlabelled, text_rows
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,15 +42,21 @@ _METRICS: dict[Problem, tuple[str, ...]] = {
 
 def table(
     *,
-    train: str,
+    train: str | None = None,
     validation: str | None = None,
     test: str | None = None,
     text: str | list[str],
     label: str | list[str],
+    dataset: str | None = None,
+    config: str | None = None,
+    split: str | dict[str, str] | None = None,
     problem: Literal["auto", "classification", "regression", "multi_label"] = "auto",
     separator: str = ",",
     labels: LabelList | None = None,
     class_weights: ClassWeights = "none",
+    unlabelled: str | list[str] | None = None,
+    unlabelled_share: Share | None = None,
+    id: str | None = None,
     seed: int = 0,
 ) -> Task:
     """Load your own CSV, TSV, JSONL or Parquet files with named text and label columns.
@@ -56,6 +67,10 @@ def table(
         test: the test file, with or without labels.
         text: the text column, or two of them for pairs.
         label: the label column; several 0/1 columns make a multi-label task.
+        dataset: instead of files, a data set of the hub (org/name), or a folder with Parquet, CSV or JSONL files or
+            what save_to_disk wrote. Labels have the names and the order that it gives them (ClassLabel).
+        config: of the data set, where it has several.
+        split: of the data set, what trains, or {train: ..., validation: ..., test: ...}; None takes those of that name.
         problem: auto takes lists and several columns as multi_label, numbers with fractions as regression; where most
             labels are such numbers, one that is none is an error.
         separator: what separates the names in a multi-label cell that is a string.
@@ -63,11 +78,16 @@ def table(
             None takes the alphabet's (of whole numbers, theirs).
         class_weights: of the loss: none, balanced (rare classes count as much as frequent ones), or weights by label
             such as {spam: 5}, the others 1. Multi-label: of a label that is there.
+        unlabelled: a file of texts without labels, or several: tables with the same text columns, or plain text with
+            one text a line (.txt). Distillation learns from them too; they are read in parts, whatever their size.
+        unlabelled_share: of the rows of each step, those without a label (None: 0.5).
+        id: the column that names the rows of all files, by which a file that teaches (teacher.probabilities) answers
+            them; None: it answers texts.
         seed: of the held-out tenth.
     """
     texts = _names("text", text, at_most=2)
     label_columns = _names("label", label)
-    if taken := sorted({"id", "label", *label_columns} & set(texts)):
+    if taken := sorted({"id", "label", *label_columns, *([KEY, id] if id else [])} & set(texts)):
         raise RecipeError(
             f"task.text cannot be '{taken[0]}': 'id', 'label' and the label columns have a use of their own. "
             "Rename the text column in the file."
@@ -76,17 +96,33 @@ def table(
         raise RecipeError(f"Several label columns make a multi-label task, but task.problem is '{problem}'.")
     if not separator:
         raise RecipeError("task.separator is empty. Give the character between the names of a multi-label cell.")
-    files = {"train": read_columns(train, [*texts, *label_columns])}
-    if validation is not None:
-        files["validation"] = read_columns(validation, [*texts, *label_columns])
-    if test is not None:
-        files["test"] = read_columns(test, texts, optional=label_columns)
-    learned = learn_labels(files["train"], label_columns, None if problem == "auto" else problem, separator, labels)
-    columns = {name: _columns(file, texts, learned) for name, file in files.items()}
-    if validation is None:
+    ids = [] if id is None else [id]
+    if dataset is not None:
+        if given := [name for name, value in (("train", train), ("validation", validation), ("test", test)) if value]:
+            raise RecipeError(
+                f"task.dataset is {dataset}, and task.{given[0]} a file: give one of both. task.split says which split "
+                "of the data set is which."
+            )
+        files, names = read_dataset(dataset, config, split, texts, label_columns, ids)
+        train = str(files["train"].path)
+    elif train is None:
+        raise RecipeError("Give the training data: task.train=FILE, or task.dataset=NAME for a data set of the hub.")
+    elif config is not None or split is not None:
+        raise RecipeError("task.config and task.split belong to task.dataset. Leave them out, or name a data set.")
+    else:
+        files, names = _read_files(train, validation, test, [*texts, *ids], label_columns), None
+    learned = learn_labels(
+        files["train"], label_columns, None if problem == "auto" else problem, separator, labels, names
+    )
+    columns = {name: _columns(file, texts, learned, id) for name, file in files.items()}
+    if id is not None:
+        _check_ids(id, files)
+    if "validation" not in files:
         classes = columns["train"]["label"] if learned.problem == "classification" else None
         keys = [text_key(*row) for row in zip(*(columns["train"][name] for name in texts), strict=True)]
         columns["train"], columns["validation"] = hold_out(columns["train"], keys, classes, train, seed)
+    reader = partial(text_rows, columns=texts, id_column=id)
+    more = Unlabelled.of(unlabelled, unlabelled_share, reader, texts, columns)
     return Task(
         name="table",
         problem=learned.problem,
@@ -95,8 +131,22 @@ def table(
         metrics=_METRICS[learned.problem],
         splits={name: make_split(name, columns[name]) for name in sorted(columns, key=_ORDER.index)},
         class_weights=weigh(class_weights, learned, columns["train"]["label"]),
-        label_order="learned" if labels is None else "stated",
+        unlabelled=more,
+        id_column=id,
+        label_order="stated" if labels is not None else "fixed" if names else "learned",
     )
+
+
+def _read_files(
+    train: str, validation: str | None, test: str | None, columns: Sequence[str], labels: Sequence[str]
+) -> dict[str, Columns]:
+    """Read the columns of each file that is named; labels of test rows need not be there."""
+    files = {"train": read_columns(train, [*columns, *labels])}
+    if validation is not None:
+        files["validation"] = read_columns(validation, [*columns, *labels])
+    if test is not None:
+        files["test"] = read_columns(test, columns, optional=labels)
+    return files
 
 
 def read_texts(path: str | Path, text_columns: Sequence[str]) -> Dataset:
@@ -105,14 +155,20 @@ def read_texts(path: str | Path, text_columns: Sequence[str]) -> Dataset:
     return _for_prediction(file, text_columns)
 
 
-def text_chunks(path: str | Path, text_columns: Sequence[str], rows: int) -> Iterator[Dataset]:
-    """Read the same, at most ``rows`` rows at a time: the file need not fit into memory."""
-    for file in read_chunks(path, text_columns, rows):
-        yield _for_prediction(file, text_columns)
+def text_chunks(
+    path: str | Path, text_columns: Sequence[str], rows: int, id_column: str | None = None
+) -> Iterator[Dataset]:
+    """Read the same, at most ``rows`` rows at a time: the file need not fit into memory.
+
+    With ``id_column``, each row has what names it there as ``key`` too.
+    """
+    for file in read_chunks(path, [*text_columns, *([id_column] if id_column else [])], rows):
+        yield _for_prediction(file, text_columns, id_column)
 
 
-def _for_prediction(file: Columns, text_columns: Sequence[str]) -> Dataset:
-    return make_split("predict", {"id": list(range(len(file.numbers))), **_texts(file, text_columns)})
+def _for_prediction(file: Columns, text_columns: Sequence[str], id_column: str | None = None) -> Dataset:
+    named = {KEY: checked_ids(file, id_column)} if id_column else {}
+    return make_split("predict", {"id": list(range(len(file.numbers))), **checked_texts(file, text_columns), **named})
 
 
 def _names(option: str, value: str | list[str], at_most: int | None = None) -> tuple[str, ...]:
@@ -126,8 +182,10 @@ def _names(option: str, value: str | list[str], at_most: int | None = None) -> t
     return names
 
 
-def _columns(file: Columns, texts: Sequence[str], learned: Labels) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {"id": list(range(len(file.numbers))), **_texts(file, texts)}
+def _columns(file: Columns, texts: Sequence[str], learned: Labels, id_column: str | None) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {"id": list(range(len(file.numbers))), **checked_texts(file, texts)}
+    if id_column is not None:
+        columns[KEY] = checked_ids(file, id_column)
     present = [name for name in learned.columns if name in file.values]
     if present and len(present) < len(learned.columns):
         missing = ", ".join(f"'{name}'" for name in learned.columns if name not in present)
@@ -137,22 +195,17 @@ def _columns(file: Columns, texts: Sequence[str], learned: Labels) -> dict[str, 
     return columns
 
 
-def _texts(file: Columns, names: Sequence[str]) -> dict[str, list[str]]:
-    texts: dict[str, list[str]] = {}
-    for name in names:
-        cells = file.values[name]
-        for row, cell in enumerate(cells):
-            if isinstance(cell, (list, tuple, dict)):
-                kind = type(cell).__name__
-                raise DataError(f"{file.where(row)}: column '{name}' holds a {kind}, but text is needed.")
-        texts[name] = ["" if is_missing(cell) else str(cell) for cell in cells]
-        empty = [row for row, text in enumerate(texts[name]) if not text.strip()]
-        if empty:
-            raise DataError(
-                f"{file.where(*empty[:5])}: {len(empty):,} of {len(cells):,} rows have an empty text in "
-                f"column '{name}'. Fill in the texts or remove those rows."
-            )
-    return texts
+def _check_ids(column: str, files: Mapping[str, Columns]) -> None:
+    """Raise where two rows of the labelled files have one id: they would be answered alike."""
+    seen: dict[str, str] = {}
+    for file in files.values():
+        for row, name in enumerate(checked_ids(file, column)):
+            if name in seen:
+                raise DataError(
+                    f"{file.where(row)}: '{column}' is {name}, as in {seen[name]}. Give every row of all files an id "
+                    "of its own, or leave task.id out, so that rows are found by their texts."
+                )
+            seen[name] = file.where(row)
 
 
 def hold_out(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,9 +12,10 @@ import numpy as np
 
 from limbeck.errors import DataError, RecipeError
 from limbeck.metrics import METRICS
-from limbeck.problems import Problem
+from limbeck.problems import IGNORED, Problem
 from limbeck.protocols import EncodedData, Tokenizer
 from limbeck.tasks.encode import TRAINING_COLUMNS, encode
+from limbeck.tasks.unlabelled import Unlabelled
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -56,6 +58,8 @@ class Task:
     dev_splits: tuple[str, ...] = field(default=("validation",), kw_only=True)  # scored after training
     class_weights: tuple[float, ...] | None = field(default=None, kw_only=True)  # of the task loss, by class
     label_order: LabelOrder = field(default="fixed", kw_only=True)
+    unlabelled: Unlabelled | None = field(default=None, kw_only=True)  # rows beside the splits, to learn from too
+    id_column: str | None = field(default=None, kw_only=True)  # of the files, by which other files name their rows
 
     @property
     def num_labels(self) -> int:
@@ -83,6 +87,16 @@ class Task:
             splits["train"] = train.select_columns([name for name in train.column_names if name in TRAINING_COLUMNS])
         return splits
 
+    def unknown_label(self) -> Any:
+        """Return what stands for the label of an example that has none."""
+        if self.problem in ("regression", "multi_label"):
+            return math.nan if self.problem == "regression" else [math.nan] * self.num_labels
+        return IGNORED
+
+    def unknown_labels(self, encoded: Dataset) -> list[list[int]] | None:
+        """Return what stands for the labels of these rows' tokens, where tokens have them."""
+        return None
+
     @property
     def scored_by_loss(self) -> bool:
         """Tell whether a model is scored by its loss, because no example has an answer of its own."""
@@ -99,7 +113,7 @@ class Task:
     def sample(self, sizes: Mapping[str, int]) -> Task:
         """Return the task with up to so many random rows of these splits, the same ones every time."""
         splits = {name: _random_rows(self.split(name), count) for name, count in sizes.items()}
-        return dataclasses.replace(self, splits=splits, dev_splits=("validation",))
+        return dataclasses.replace(self, splits=splits, dev_splits=("validation",), unlabelled=None)
 
     def inputs(self, rows: Mapping[str, Any]) -> list[list[str]]:
         """Return what a model reads of these rows: a column of texts, or two."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,18 +15,22 @@ import numpy as np
 from limbeck._internal.files import expand_home
 from limbeck.errors import DataError, RecipeError
 from limbeck.metrics import METRICS, entity_scores
-from limbeck.problems import IGNORED
+from limbeck.options import Share
+from limbeck.problems import IGNORED, UNKNOWN
+from limbeck.tasks.chunks import read_chunks
 from limbeck.tasks.encode import encode_rows
 from limbeck.tasks.files import Columns, check_exists, cut_off, lines, read_columns
 from limbeck.tasks.held_out import text_key
 from limbeck.tasks.labels import in_order, name_index
 from limbeck.tasks.table import LabelList, hold_out
 from limbeck.tasks.task import Task, make_split
+from limbeck.tasks.unlabelled import ROWS, Rows, Unlabelled, is_plain, plain_chunks
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
 _LISTS = (".jsonl", ".json", ".parquet")
+_TABLES = (*_LISTS, ".csv", ".tsv")
 _OUTSIDE = "O"
 _PREFIXES = ("B", "I", "E", "L", "S", "U")
 _NO_WORD = -1
@@ -38,6 +44,8 @@ def tokens(
     words: str = "tokens",
     tags: str = "tags",
     labels: LabelList | None = None,
+    unlabelled: str | list[str] | None = None,
+    unlabelled_share: Share | None = None,
     seed: int = 0,
 ) -> Task:
     """Load tags of words (NER and the like): CoNLL files, or JSONL and Parquet with lists of words and tags.
@@ -50,6 +58,9 @@ def tokens(
         tags: in JSONL and Parquet, the column with the list of their tags.
         labels: all tags, in the order in which a model without names for them numbers them;
             None takes 'O' first, then by type.
+        unlabelled: a file of sentences without tags, or several: CoNLL files whose tags are not read, JSONL and Parquet
+            with lists of words, or texts whose words are what blanks separate: a column of that name, or lines (.txt).
+        unlabelled_share: of the rows of each step, those without a label (None: 0.5).
         seed: of the held-out tenth.
     """
     given = {"train": train, "validation": validation, "test": test}
@@ -63,6 +74,7 @@ def tokens(
     if validation is None:
         keys = [text_key(" ".join(sentence)) for sentence in columns["train"]["words"]]
         columns["train"], columns["validation"] = hold_out(columns["train"], keys, None, train, seed)
+    more = Unlabelled.of(unlabelled, unlabelled_share, partial(word_rows, words=words), ("words",), columns)
     of_entities = _OUTSIDE in names and all(name == _OUTSIDE or _is_part(name) for name in names)
     return TokenTask(
         name="tokens",
@@ -74,7 +86,32 @@ def tokens(
         else ("token_accuracy", "macro_f1"),
         splits={name: make_split(name, columns[name]) for name in ("train", "validation", "test") if name in columns},
         label_order="learned" if labels is None else "stated",
+        unlabelled=more,
     )
+
+
+def word_rows(path: str, words: str) -> Iterator[Rows]:
+    """Read sentences without tags as lists of words, some at a time."""
+    suffix = Path(path).suffix.lower()
+    if is_plain(path) or suffix in _TABLES:
+        chunks = plain_chunks(path, words) if is_plain(path) else read_chunks(path, [words], ROWS)
+        for chunk in chunks:
+            yield {"words": [_words(chunk, words, row) for row in range(len(chunk.numbers))]}
+        return
+    sentences = _conll_sentences(expand_home(path), needed=False)
+    while part := list(islice(sentences, ROWS)):
+        yield {"words": [[cells[0] for cells in sentence] for _, sentence in part]}
+
+
+def _words(file: Columns, column: str, row: int) -> list[str]:
+    """Return the words of one row: those of its list, or of its text what blanks separate."""
+    cell = file.values[column][row]
+    found = cell.split() if isinstance(cell, str) else cell
+    if not isinstance(found, (list, tuple)) or not found:
+        raise DataError(f"{file.where(row)}: '{column}' must hold a list of words, or a text; seen: {cell!r:.40}.")
+    if any(item == "" or item != item or item is None for item in found):
+        raise DataError(f"{file.where(row)}: a word is empty. Fill it in or remove the row.")
+    return [str(item) for item in found]
 
 
 @dataclass(frozen=True)
@@ -117,6 +154,10 @@ class TokenTask(Task):
         return encode_rows(
             where, data, tokenizer, max_length, too_long, self.inputs, extra, return_offsets_mapping=True
         )
+
+    def unknown_labels(self, encoded: Dataset) -> list[list[int]]:
+        """Return for each token what its label is where nobody knows it: there is one at the start of each word."""
+        return [[IGNORED if word == _NO_WORD else UNKNOWN for word in row] for row in encoded["word"][:]]
 
     def inputs(self, rows: Mapping[str, Any]) -> list[list[str]]:
         """Join the words of each row with blanks."""
@@ -227,10 +268,19 @@ def _read(path: Path, words: str, tags: str, *, needed: bool) -> Columns:
 
 
 def _read_conll(path: Path, *, needed: bool) -> Columns:
+    found = list(_conll_sentences(path, needed=needed))
+    sentences = [sentence for _, sentence in found]
+    values = {"words": [[cells[0] for cells in sentence] for sentence in sentences]}
+    if len(sentences[0][0]) > 1:
+        values["tags"] = [[cells[-1] for cells in sentence] for sentence in sentences]
+    return Columns(path, "line", [number for number, _ in found], values)
+
+
+def _conll_sentences(path: Path, *, needed: bool) -> Iterator[tuple[int, list[list[str]]]]:
+    """Yield the first line and the cells of each word of every sentence; with ``needed``, each word must have a tag."""
     check_exists(path)
-    numbers: list[int] = []
-    sentences: list[list[list[str]]] = []
-    fresh, width = True, 0
+    sentence: list[list[str]] = []
+    first, fresh, width = 0, True, 0
     for number, line in enumerate(lines(path), start=1):
         # blanks and tabs only: other white space can be a word
         bare = line.strip(" \r\n")
@@ -251,13 +301,10 @@ def _read_conll(path: Path, *, needed: bool) -> Columns:
             expected = f"{width} as in the lines before" if len(cells) != width else "at least 2, a word and its tag"
             raise DataError(f"{path}, line {number}: {len(cells)} columns were found, {expected} expected: {line!r}")
         if fresh:
-            numbers.append(number)
-            sentences.append([])
-            fresh = False
-        sentences[-1].append(cells)
-    if not sentences:
+            if sentence:
+                yield first, sentence
+            first, sentence, fresh = number, [], False
+        sentence.append(cells)
+    if not sentence:
         raise DataError(f"{path} has no sentences. Each line must hold a word and its tag.")
-    values = {"words": [[cells[0] for cells in sentence] for sentence in sentences]}
-    if width > 1:
-        values["tags"] = [[cells[-1] for cells in sentence] for sentence in sentences]
-    return Columns(path, "line", numbers, values)
+    yield first, sentence

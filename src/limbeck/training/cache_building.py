@@ -31,8 +31,10 @@ def _build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
     first, wanted, found = None, Wanted(), []
     for recipe in stages:
         parts = assemble(recipe)
-        if recipe.teacher is None or not parts.needs.teacher:
+        if recipe.teacher is None or parts.teacher is None or not parts.needs.teacher:
             continue
+        if parts.team.several:
+            raise CacheError("One cache is for one teacher, and this recipe has several: each run caches them itself.")
         if reason := parts.why_not_cached():
             raise CacheError(f"{recipe.method.name}: {reason}")
         data = load_data(recipe, parts)
@@ -48,7 +50,7 @@ def _build_cache(recipes: Sequence[Recipe], folder: Path) -> tuple[Wanted, int]:
         raise CacheError("Nothing to cache: these methods ask nothing of a teacher.")
     first_recipe, parts, data = first
     fingerprint, dtype = found[0]
-    cache = FeatureCache(folder, data.splits["train"], fingerprint, dtype)
+    cache = FeatureCache(folder, data.training, fingerprint, dtype)
     examine_teacher(first_recipe, parts, data, _device(), warn_only=True)
     fill_cache(cache, first_recipe, parts, data, wanted, _device())
     return wanted, cache.estimate(parts.require_teacher(), wanted)
@@ -68,7 +70,7 @@ def cache_for_runs(recipes: Mapping[str, tuple[Recipe, int]], folder: Path) -> l
             except LimbeckError:  # its own runs will say what is wrong
                 break
             needed = parts.needs.teacher
-            if stage.teacher is None or not needed or parts.why_not_cached():
+            if parts.teacher is None or parts.team.several or not needed or parts.why_not_cached():
                 break
             data = load_data(stage, parts)
             fingerprint = made_for(stage, parts, data)
@@ -83,7 +85,7 @@ def cache_for_runs(recipes: Mapping[str, tuple[Recipe, int]], folder: Path) -> l
     stage, parts, data, fingerprint = first
     assert stage.teacher is not None
     examine_teacher(stage, parts, data, _device())  # whom no run would learn from is not run on the training data
-    cache = FeatureCache(folder, data.splits["train"], fingerprint, stage.teacher.cache_dtype)
+    cache = FeatureCache(folder, data.training, fingerprint, stage.teacher.cache_dtype)
     fill_cache(cache, stage, parts, data, wanted, _device())
     return served
 

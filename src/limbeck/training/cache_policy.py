@@ -21,7 +21,7 @@ from limbeck.models.loading import count_parameters
 from limbeck.protocols import Model
 from limbeck.recipes.recipe import Recipe
 from limbeck.tasks.batching import token_counts
-from limbeck.training.assemble import Data, Parts
+from limbeck.training.assemble import Data, Parts, views
 from limbeck.training.precision import computing_as, precision_of
 
 logger = logging.getLogger("limbeck")
@@ -34,6 +34,12 @@ _WORTH_SECONDS = 10.0
 _SHARE_OF_FREE_DISK = 0.5
 
 
+def named_caches(recipe: Recipe, parts: Parts, data: Data) -> dict[int, FeatureCache]:
+    """Open the caches in the folders that the recipe names, by the place of the teacher; write nothing."""
+    found = {place: named_cache(*view, data) for place, view in enumerate(views(recipe, parts))}
+    return {place: cache for place, cache in found.items() if cache is not None}
+
+
 def named_cache(recipe: Recipe, parts: Parts, data: Data) -> FeatureCache | None:
     """Open the cache in the folder that the recipe names; raise where it is of something else. Write nothing."""
     if recipe.teacher is None or recipe.teacher.cache_folder is None or not parts.needs.teacher:
@@ -41,12 +47,26 @@ def named_cache(recipe: Recipe, parts: Parts, data: Data) -> FeatureCache | None
     return _training_cache(recipe.teacher.cache_folder, recipe, parts, data)
 
 
+def automatic_caches(
+    recipe: Recipe, parts: Parts, data: Data, folder: Path, device: torch.device, resumed: bool
+) -> dict[int, FeatureCache]:
+    """Open caches in ``folder`` for teachers whose caches the recipe leaves open and that pay, by their place."""
+    found = {}
+    for place, view in enumerate(views(recipe, parts)):
+        home = folder / f"teacher-{place + 1}" if parts.team.several else folder
+        if (cache := automatic_cache(*view, data, home, device, resumed)) is not None:
+            found[place] = cache
+    return found
+
+
 def automatic_cache(
     recipe: Recipe, parts: Parts, data: Data, folder: Path, device: torch.device, resumed: bool
 ) -> FeatureCache | None:
     """Open a cache in ``folder`` where the recipe leaves it open and it pays. A resumed run goes on as it began."""
     wanted = parts.needs.teacher
-    if recipe.teacher is None or recipe.teacher.cache != "auto" or parts.why_not_cached() or not wanted:
+    if recipe.teacher is None or parts.teacher is None or not wanted:
+        return None
+    if recipe.teacher.cache != "auto" or parts.why_not_cached():
         return None
     passes = teacher_passes(recipe, parts, data)
     use = on_rank_zero(
@@ -82,7 +102,7 @@ class _TeacherOfSteps(LiveTeacher):
 
 def _training_cache(folder: Path, recipe: Recipe, parts: Parts, data: Data) -> FeatureCache:
     assert recipe.teacher is not None
-    return FeatureCache(folder, data.splits["train"], made_for(recipe, parts, data), recipe.teacher.cache_dtype)
+    return FeatureCache(folder, data.training, made_for(recipe, parts, data), recipe.teacher.cache_dtype)
 
 
 def made_for(recipe: Recipe, parts: Parts, data: Data) -> dict[str, str]:
@@ -93,7 +113,8 @@ def made_for(recipe: Recipe, parts: Parts, data: Data) -> dict[str, str]:
 
 def fingerprint_of(parts: Parts, data: Data, split: str = "train") -> dict[str, str]:
     """Return what features of this split depend on."""
-    return fingerprint(parts.require_teacher(), parts.tokenizer, data.splits[split], parts.max_length)
+    rows = data.training if split == "train" else data.splits[split]
+    return fingerprint(parts.require_teacher(), parts.tokenizer, rows, parts.max_length)
 
 
 def flops() -> float:
@@ -107,7 +128,7 @@ def teacher_passes(recipe: Recipe, parts: Parts, data: Data) -> float:
     if (steps := options.get("max_steps", -1)) > 0:
         batch = (recipe.train.relation_batch or recipe.train.batch_size) * launched_processes()
         examples = steps * batch * options.get("gradient_accumulation_steps", 1)
-        passes = examples / len(data.splits["train"])
+        passes = examples / len(data.training)
     return passes + sum(term.passes for term in parts.method.objective)
 
 
@@ -117,7 +138,7 @@ def pays(
     """Tell whether reading the features costs clearly less than running the teacher in each pass over the data."""
     assert recipe.teacher is not None
     kind = "cpu" if device.type == "cpu" else "cuda"
-    lengths = token_counts(data.splits["train"])
+    lengths = token_counts(data.training)
     tokens = int(lengths.sum())
     numbers = count_numbers(parts.require_teacher(), wanted.names(), len(lengths), tokens)
     needed = numbers * DTYPES[recipe.teacher.cache_dtype].itemsize

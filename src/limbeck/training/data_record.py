@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 from limbeck._internal.files import write_text
-from limbeck.distillation.fingerprint import model_digest
-from limbeck.models.loading import load_teacher
 from limbeck.recipes.recipe import Recipe
 from limbeck.runs.data import check_data
 from limbeck.runs.directory import RunDirectory
@@ -15,6 +13,7 @@ from limbeck.tasks import load_task
 from limbeck.tasks.fingerprint import data_fingerprint
 from limbeck.tasks.task import Task
 from limbeck.training.assemble import Parts
+from limbeck.training.team import Team
 
 _REMEDY = "Put back what the run was made with, or choose another --output."
 
@@ -28,11 +27,12 @@ def data_of(parts: Parts) -> dict[str, Any]:
 def data_named_by(recipe: Recipe) -> dict[str, Any]:
     """Read the data and the teacher that a recipe of one stage names, and return their fingerprint."""
     task = load_task(recipe.task.name, **recipe.task.options)
-    return _fingerprint(task, model_digest(load_teacher(recipe.teacher.model, task)[0]) if recipe.teacher else None)
+    return _fingerprint(task, Team.load(recipe.teacher, task).digest())
 
 
 def _fingerprint(task: Task, teacher: str | None) -> dict[str, Any]:
-    return data_fingerprint(task) | ({"teacher": teacher} if teacher is not None else {})
+    more = {"unlabelled": task.unlabelled.digest()} if task.unlabelled is not None else {}
+    return data_fingerprint(task) | more | ({"teacher": teacher} if teacher is not None else {})
 
 
 def keep_data(run: RunDirectory, now: dict[str, Any]) -> None:

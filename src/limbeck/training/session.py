@@ -13,17 +13,18 @@ import torch
 from transformers import set_seed
 
 from limbeck._internal.files import make_durable, replacing_folder, write_text
-from limbeck._internal.processes import on_rank_zero, rank, rank_zero_first
+from limbeck._internal.processes import on_rank_zero, process_count, rank, rank_zero_first
 from limbeck.distillation.distiller import Distiller
 from limbeck.distillation.feature_cache import CachedTeacher, FeatureCache
 from limbeck.errors import RecipeError, unknown
 from limbeck.metrics import SMALLER_IS_BETTER
 from limbeck.recipes.recipe import Head, Recipe
 from limbeck.runs.directory import RunDirectory
+from limbeck.tasks.mixing import MixedRows
 from limbeck.tasks.profile import profile
 from limbeck.tasks.task import Logits
-from limbeck.training.assemble import Parts, assemble, hand_over_held_out, load_data
-from limbeck.training.cache_policy import automatic_cache, fill_for_run, named_cache
+from limbeck.training.assemble import Parts, assemble, hand_over_held_out, load_data, views
+from limbeck.training.cache_policy import automatic_caches, fill_for_run, named_caches
 from limbeck.training.checkpoint_folders import Checkpoints, inspect_checkpoints
 from limbeck.training.data_record import check_not_changed, data_of, keep_data
 from limbeck.training.fault_handling import check_trained_weights, memory_errors_explained
@@ -35,6 +36,7 @@ from limbeck.training.precision import computing_as
 from limbeck.training.relation_points import RelationPoints
 from limbeck.training.results import answer_validation, validation_scores, write_results
 from limbeck.training.teacher_outputs import examine_teacher
+from limbeck.training.teaching import file_teachers, taught
 from limbeck.training.trainer import RunTrainer, Stop
 
 logger = logging.getLogger("limbeck")
@@ -60,7 +62,9 @@ class TrainingSession:
         self.stop, self.pause_after, self.layers = stop, pause_after, layers
         self.parts = assemble(recipe)
         self.data = load_data(recipe, self.parts)
-        self.cache = named_cache(recipe, self.parts, self.data)
+        self._mixed = self.data.training if isinstance(self.data.training, MixedRows) else None  # raises what is wrong
+        self._files = file_teachers(self.parts, self.data)
+        self.caches = named_caches(recipe, self.parts, self.data)
         self.arguments = training_arguments(recipe, self.parts, run)
         self._whole = self.parts  # whose weights are not divided between processes
         self._latest: tuple[int, Any] | None = None  # the step of the last evaluation, and the student's answers
@@ -118,8 +122,15 @@ class TrainingSession:
             parts = self.parts
             for line in profile(parts.task, parts.tokenizer, parts.max_length, self.data.splits).lines():
                 logger.info("%s", line)
+        if self._mixed is not None:
+            logger.info("%s", self._mixed.describe(self._rows_of_step))
         self._describe_parts()
         logger.info("%s", self.parts.method.objective)
+
+    @property
+    def _rows_of_step(self) -> int:
+        """Count the rows of a step, in all of its parts and processes."""
+        return self.arguments.train_batch_size * process_count() * self.arguments.gradient_accumulation_steps
 
     def _describe_parts(self) -> None:
         """Log what a step in parts does otherwise than a step at once, where gradients are accumulated."""
@@ -145,16 +156,17 @@ class TrainingSession:
         checkpoint = on_rank_zero(self._set_damaged_checkpoints_aside).newest
         if checkpoint is None and self._head is not None:
             self._start_head(self._head)
-        cache = self.cache or automatic_cache(
+        caches = self.caches | automatic_caches(
             *(self.recipe, self.parts, self.data, self.directory.teacher_cache, self.arguments.device),
             resumed=checkpoint is not None,
         )
-        distiller = self.parts.distiller if cache is None else self.parts.distiller.taught_by(CachedTeacher(cache))
+        cached = {place: CachedTeacher(cache) for place, cache in caches.items()}
+        distiller = taught(self.parts, {**self._files, **cached})
         trainer = self._make_trainer(distiller)
         if trainer.is_fsdp_enabled and rank() == 0:  # which divides the weights of the parts that are trained
             with torch.random.fork_rng():  # all processes must draw the same afterwards
                 self._whole = assemble(self.recipe)
-        self._prepare(distiller, cache, resumed=checkpoint is not None)
+        self._prepare(distiller, caches, resumed=checkpoint is not None)
         if checkpoint is not None:
             logger.info("Resuming from %s.", checkpoint)
         # Every random number of the training itself follows from here, however its parts were made.
@@ -169,7 +181,7 @@ class TrainingSession:
         return found
 
     def _make_trainer(self, distiller: Distiller) -> RunTrainer:
-        train = self.data.splits["train"]
+        train = self.data.training
         try:
             return RunTrainer(
                 *(distiller, self.arguments, train, self.data.collate, self._score, self.directory),
@@ -182,10 +194,10 @@ class TrainingSession:
         except (ValueError, ImportError, RuntimeError) as error:  # what report_to asks for is not installed
             raise RecipeError(f"train: {error}") from error
 
-    def _prepare(self, distiller: Distiller, cache: FeatureCache | None, resumed: bool) -> None:
-        """Fill the cache, and have the terms read the training data where this is no resumed run."""
-        if cache is not None:
-            fill_for_run(cache, self.recipe, self.parts, self.data, self.arguments.device)
+    def _prepare(self, distiller: Distiller, caches: dict[int, FeatureCache], resumed: bool) -> None:
+        """Fill the caches, and have the terms read the training data where this is no resumed run."""
+        for place, cache in caches.items():
+            fill_for_run(cache, *views(self.recipe, self.parts)[place], self.data, self.arguments.device)
         if not resumed:
             batches, folder = self.data.batches("train"), self.directory.prepared
             rank_zero_first(lambda: distiller.objective.prepare(distiller.teacher, batches, folder))

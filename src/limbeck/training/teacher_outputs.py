@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from limbeck._internal.memo import Memo
 from limbeck.distillation.cache_files import VALIDATION
+from limbeck.distillation.ensemble import mixed_answers
 from limbeck.distillation.feature_cache import FeatureCache
 from limbeck.distillation.teachers import LiveTeacher
 from limbeck.errors import CacheError, ModelError
-from limbeck.inference.doubts import Doubts, find_doubts
+from limbeck.inference.doubts import Doubts, find_doubts, find_doubts_of_answers
 from limbeck.inference.logits import check_finite_logits, example_name, predict_logits
+from limbeck.metrics import SMALLER_IS_BETTER, readable_score
 from limbeck.models.features import Wanted
 from limbeck.recipes.recipe import Recipe
-from limbeck.tasks.task import Logits
-from limbeck.training.assemble import Data, Parts
+from limbeck.tasks.task import Logits, Task
+from limbeck.training.assemble import Data, Parts, views
 from limbeck.training.cache_policy import fingerprint_of
+from limbeck.training.teaching import file_logits, say_what_is_missing
+from limbeck.training.team import Member
 
 logger = logging.getLogger("limbeck")
 
@@ -31,18 +36,25 @@ def examine_teacher(
 ) -> Logits | None:
     """Return what the teacher predicts for the validation data; raise where it is doubtful and nobody confirmed it.
 
-    A method that asks nothing of its teacher goes on with a warning. None where a teacher is not scored.
+    A method that asks nothing of its teacher goes on with a warning. None where a teacher is not scored. Of several,
+    each is examined, and their mean is compared with them.
     """
     if recipe.teacher is None or parts.task.scored_by_loss:
         return None
-    source, config = recipe.teacher.model, parts.require_teacher().config
+    if parts.team.several:
+        for own, view in views(recipe, parts):
+            examine_teacher(own, view, data, device, warn_only=warn_only)
+        return _compare_with_members(recipe, parts, data, device)
+    member = parts.team.members[0]
     stops = not recipe.teacher.confirmed and not warn_only and bool(parts.needs.teacher)
     if stops:
-        _require_no_doubts(find_doubts(source, config, parts.task))  # before any time is spent
+        _require_no_doubts(_doubts(member, parts.task))  # before any time is spent
     logits = teacher_logits(recipe, parts, data, device)
-    scores = parts.task.score(logits, data.splits["validation"])
+    if logits is None and member.answers is not None:
+        say_what_is_missing(member.answers, parts.task, "validation")
+    scores = None if logits is None else parts.task.score(logits, data.splits["validation"])
     majority = parts.task.majority(data.splits["train"], data.splits["validation"])
-    doubts = find_doubts(source, config, parts.task, scores, majority)
+    doubts = _doubts(member, parts.task, scores, majority)
     if stops:
         _require_no_doubts(doubts)
     if not recipe.teacher.confirmed:
@@ -50,14 +62,59 @@ def examine_teacher(
     return logits
 
 
+def _doubts(
+    member: Member,
+    task: Task,
+    scores: Mapping[str, float] | None = None,
+    majority: Mapping[str, float] | None = None,
+) -> Doubts:
+    if member.answers is not None:
+        return find_doubts_of_answers(member.answers, task, scores, majority)
+    assert member.model is not None
+    return find_doubts(member.block.source, member.model.config, task, scores, majority)
+
+
 def _require_no_doubts(doubts: Doubts) -> None:
     if seen := doubts.against_teaching():
         raise ModelError(f"{seen} To learn from this teacher all the same, add teacher.confirmed=true.")
 
 
-def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> Logits:
-    """Return what the teacher predicts for the validation data; runs that share a cache compute it once."""
+def _compare_with_members(recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> Logits | None:
+    """Return what several teachers predict together; warn where that is no better than what the best one does."""
+    logits = teacher_logits(recipe, parts, data, device)
+    if logits is None:
+        return None
+    metric, validation = parts.task.metrics[0], data.splits["validation"]
+    alone = {}
+    for own, view in views(recipe, parts):
+        answers = teacher_logits(own, view, data, device)
+        assert answers is not None
+        alone[view.team.members[0].block.source] = parts.task.score(answers, validation)[metric]
+    together = parts.task.score(logits, validation)[metric]
+    sign = -1 if metric in SMALLER_IS_BETTER else 1
+    best = max(alone, key=lambda name: sign * alone[name])
+    said = ", ".join(f"{name} {readable_score(metric, score)}" for name, score in alone.items())
+    message = f"The teachers together: {metric} {readable_score(metric, together)} on validation; alone: {said}."
+    if sign * together > sign * alone[best]:
+        logger.info("%s", message)
+    else:
+        logger.warning("%s Together they are no better than %s, which costs less.", message, best)
+    return logits
+
+
+def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> Logits | None:
+    """Return what the teacher predicts for the validation data; runs that share a cache compute it once.
+
+    Of several teachers, the mean of their probabilities. None where a file does not have all of the answers.
+    """
     assert recipe.teacher is not None
+    if parts.team.several:
+        found = [teacher_logits(own, view, data, device) for own, view in views(recipe, parts)]
+        known = [logits for logits in found if logits is not None]
+        weights = [member.weight for member in parts.team.members]
+        return mixed_answers(known, weights, parts.task.problem) if len(known) == len(found) else None
+    if (answers := parts.team.members[0].answers) is not None:
+        return file_logits(answers, parts.task, "validation")
     teacher = parts.require_teacher()
     validation = data.splits["validation"]
     home = recipe.teacher.cache_folder

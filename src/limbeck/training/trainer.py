@@ -25,6 +25,7 @@ from limbeck._internal.progress import Steps, progress
 from limbeck.distillation.distiller import Distiller
 from limbeck.runs.directory import RunDirectory
 from limbeck.tasks.batching import LengthGroupedOrder, OwnShare, OwnShareOfStream, token_counts
+from limbeck.tasks.mixing import MixedOrder, MixedRows
 from limbeck.training.distiller_trainer import DistillerTrainer
 from limbeck.training.fault_handling import StopOnSigterm, check_trained_weights
 from limbeck.training.loggers import keep_events, own_runs
@@ -124,13 +125,16 @@ class RunTrainer(DistillerTrainer):
             loader, self.accelerator.device, num_processes=1, process_index=0, put_on_device=True
         )
 
-    def _order(self) -> LengthGroupedOrder:
+    def _order(self) -> LengthGroupedOrder | MixedOrder:
         # Padded to one length, batches gain nothing from similar lengths, and papers drew theirs at random. Terms that
         # relate samples would have other values among texts of one length, even of wide buckets: benchmarks/batches.py
+        data = self.train_dataset
         mixed = getattr(self.data_collator, "pad_to", None) or any(t.relational for t in self._distiller.objective)
-        lengths = np.ones(len(self.train_dataset), np.int64) if mixed else token_counts(self.train_dataset)
+        lengths = np.ones(len(data), np.int64) if mixed else token_counts(data)
         # a step of several parts has the examples of a step of one
         step = self.args.train_batch_size * process_count() * self.args.gradient_accumulation_steps
+        if isinstance(data, MixedRows):
+            return data.order(lengths, step, self.args.seed)
         return LengthGroupedOrder(lengths, step, self.args.seed)
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:

@@ -147,4 +147,7 @@ def _all_texts(recipe: Recipe, task: Task) -> Iterator[str]:
         path = expand_home(recipe.student.vocabulary_texts)
         check_exists(path)
         further = lines(path)
-    return chain(task.all_texts("train"), chain.from_iterable(other.all_texts("train") for other in others), further)
+    named_tasks = (task, *others)
+    trained = chain.from_iterable(named.all_texts("train") for named in named_tasks)
+    unlabelled = chain.from_iterable(named.unlabelled.texts() for named in named_tasks if named.unlabelled is not None)
+    return chain(trained, unlabelled, further)
