@@ -179,7 +179,7 @@ def test_every_form_of_every_depth_is_exported_scored_and_counted(shrunk, base_f
             gap = model["score"]["value"] - models["teacher"]["score"]["value"]
             assert model["against_teacher"]["value"] == pytest.approx(gap)
             assert set(model["against_rivals"]) == set(rivals)
-        file = folder / place / ("model.onnx" if "int8" in name else "model.safetensors")
+        file = folder / place / ("onnx/model_quantized.onnx" if "int8" in name else "model.safetensors")
         assert model["disk_bytes"] == file.stat().st_size
     for depth, name in ((2, "2 layers"), (1, "1 layer")):
         student = AutoModelForSequenceClassification.from_pretrained(folder / places[name])
