@@ -141,8 +141,8 @@ class Client(asyncio.Protocol):
 
 def _request(body: bytes, length: int | None = None) -> bytes:
     size = len(body) if length is None else length
-    head = f"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
-    return head.encode() + body
+    lines = ("POST /predict HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {size}", "", "")
+    return "\r\n".join(lines).encode() + body
 
 
 async def _answered(load: Load, content: bytes, pause: float = 0.0) -> str:

@@ -7,9 +7,10 @@
 The teacher is --model (12 layers of gte-small) with a head that is fitted to banking77, the student three of its layers
 with another: what they are worth does not matter here, the time of an answer does. The plain server is FastAPI with a
 pipeline of transformers (the group plain-server). Servers and the clients that ask them (benchmarks/_load.py) are
-processes of this machine, loopback only, and share its cores; each server runs alone. Every answer's label is compared
-with what the model says. At last one student is asked by 64 clients, while others send slowly, too much, nonsense, or cut
-their connections, and the server is stopped and started again in the middle: no answer may be wrong or lost.
+processes of this machine, loopback only, and share its cores; each server runs alone. The label of each answer is
+compared with what the model says. At last one student is asked by 64 clients, while others send slowly, too much,
+nonsense, or cut their connections, and the server is stopped and started again in the middle: no answer may be wrong or
+lost.
 """
 
 from __future__ import annotations
@@ -101,17 +102,18 @@ def make_models(options: Namespace, folder: Path) -> dict[str, Path]:
 
     block = {"name": "table", "train": str(options.data / "train.csv"), "validation": str(options.data / "test.csv")}
     block |= {"text": "text", "label": "category"}
-    places = {f"{who}, {form}": folder / f"{who}-{form}" for who in ("teacher", "student") for form in ("torch", "onnx", "int8")}
+    names = [(who, form) for who in ("teacher", "student") for form in ("torch", "onnx", "int8")]
+    places = {f"{who}, {form}": folder / f"{who}-{form}" for who, form in names}
     if all(place.is_dir() for place in places.values()):
         return places
     task = limbeck.load_task(**block)
     train = task.split("train")
-    names = dict(enumerate(task.label_names))
+    labels = dict(enumerate(task.label_names))
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    labels = {"num_labels": len(names), "id2label": names, "label2id": {name: index for index, name in names.items()}}
-    teacher = AutoModelForSequenceClassification.from_pretrained(options.model, **labels)
+    named = {"num_labels": len(labels), "id2label": labels, "label2id": {name: at for at, name in labels.items()}}
+    teacher = AutoModelForSequenceClassification.from_pretrained(options.model, **named)
     for who, model in (("teacher", teacher), ("student", limbeck.keep_layers(teacher, [2, 10, 12]))):
-        fitted = [names[index] for index in train["label"]]
+        fitted = [labels[index] for index in train["label"]]
         limbeck.fit_head(model, tokenizer, train["text"][:], fitted, rows=1_500 if options.quick else 5_000)
         source = places[f"{who}, torch"]
         for part in (model, tokenizer):
@@ -128,7 +130,6 @@ def _asked(options: Namespace, folder: Path, model: Path) -> Path:
     from limbeck.tasks.files import read_columns
 
     texts = read_columns(options.data / "test.csv", ["text"]).values["text"][::6][:TEXTS]
-    # int8 answers depend on how a text is cut, and torch reads whole ones
     labels, scores = load_asked(model).predict(texts, batch_size=1)
     sure = (scores.max(1) - _second(scores)) > 1e-3  # rounding may turn the others
     file = folder / f"{model.name}.json"
@@ -235,12 +236,11 @@ def _targets(rows: list[Measured], chaos: dict[str, Any]) -> dict[str, bool]:
     memory = max([chaos["megabytes"], *(row.megabytes for row in rows if row.server == SERVED)])
     wrong, lost = (sum(getattr(row, name) for row in rows) for name in ("wrong", "lost"))
     return {
-        f"8 clients: the student has {faster:.1f} times the requests per second of the plain server (at least {FASTER})": faster
-        >= FASTER,
-        f"8 clients: its p95 is {quicker:.1f} times as short (at least {QUICKER})": quicker >= QUICKER,
-        f"memory of its process: {memory:.0f} MB (at most {MOST_MB})": memory <= MOST_MB,
-        f"{chaos['requests']:,} requests among misbehaving clients, {chaos['restarts']} restarts: {len(chaos['wrong'])} "
-        f"wrong, {len(chaos['lost'])} lost (none)": not chaos["wrong"] and not chaos["lost"] and chaos["restarts"] > 0,
+        f"8 clients: {faster:.1f} times the requests per second of the plain server (at least {FASTER})": faster >= FASTER,
+        f"8 clients: p95 {quicker:.1f} times as short (at least {QUICKER})": quicker >= QUICKER,
+        f"memory of the student's process: {memory:.0f} MB (at most {MOST_MB})": memory <= MOST_MB,
+        f"{chaos['requests']:,} requests among misbehaving clients, {chaos['restarts']} restarts: "
+        f"{len(chaos['wrong'])} wrong, {len(chaos['lost'])} lost (none)": not chaos["wrong"] and not chaos["lost"] and chaos["restarts"] > 0,
         f"all other requests: {wrong} wrong, {lost} lost (none)": not wrong and not lost,
     }
 

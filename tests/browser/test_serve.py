@@ -18,6 +18,24 @@ pytest.importorskip("uvicorn")
 pytestmark = [pytest.mark.browser, needs_browser]
 DESKTOP, PHONE = {"width": 1200, "height": 800}, {"width": 360, "height": 740}
 HOSTILE = "<img src=x onerror=alert(1)> cat"
+CARD = """---
+license: mit
+---
+
+# tiny
+
+It *guesses*.
+
+| a | b |
+|---|---:|
+| one | 2 |
+
+- a point
+
+```python
+print(1)
+```
+"""
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +66,7 @@ def examples(models):
 
 @pytest.fixture(scope="module")
 def service(models, examples):
-    card = "---\nlicense: mit\n---\n\n# tiny\n\nIt *guesses*.\n\n| a | b |\n|---|---:|\n| one | 2 |\n\n- a point\n\n```python\nprint(1)\n```\n"
-    with serving(models(), teacher=other(models()), examples=examples, card=card) as client:
+    with serving(models(), teacher=other(models()), examples=examples, card=CARD) as client:
         yield f"http://127.0.0.1:{client.port}/"
 
 
@@ -164,7 +181,8 @@ def test_the_keyboard_is_enough(open_page):
 def test_it_can_be_heard(open_page):
     page = open_page()
     ask(page, "a cat")
-    levels = [int(tag[1]) for tag in page.eval_on_selector_all("h1,h2,h3,h4", "all => all.filter(one => one.checkVisibility()).map(one => one.tagName)")]
+    seen = "all => all.filter(one => one.checkVisibility()).map(one => one.tagName)"
+    levels = [int(tag[1]) for tag in page.eval_on_selector_all("h1, h2, h3, h4", seen)]
     assert levels[0] == 1 and levels.count(1) == 1 and all(after <= before + 1 for before, after in pairwise(levels))
     for field in page.locator("input:visible, textarea:visible, button:visible").all():
         assert field.evaluate("one => (one.labels?.[0] || one).textContent.trim() || one.ariaLabel")

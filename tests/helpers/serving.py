@@ -52,7 +52,9 @@ class Client:
 
 
 @contextmanager
-def serving(model: Model, teacher: Model | None = None, examples: Any = (), card: str = "", **settings: Any) -> Iterator[Client]:
+def serving(
+    model: Model, teacher: Model | None = None, examples: Any = (), card: str = "", **settings: Any
+) -> Iterator[Client]:
     """Serve a model in a thread of this process, and stop it in the end as a signal would."""
     import uvicorn
 

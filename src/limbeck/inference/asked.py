@@ -29,7 +29,7 @@ def load_asked(path: str | Path) -> Model:
     except FolderError as error:
         raise ModelError(str(error)) from error
     except ImportError as error:
-        raise MissingExtra(f"{path} holds an ONNX model. This needs onnxruntime: pip install 'limbeck[serve]'") from error
+        raise MissingExtra(f"{path} is an ONNX model. This needs onnxruntime: pip install 'limbeck[serve]'") from error
 
 
 def _torch_model(path: str | Path) -> Model:

@@ -31,8 +31,9 @@ def main() -> None:
     logging.basicConfig(format="%(message)s")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
+        settings = Settings(**given)
         student, taught = load(folder, 1), None if teacher is None else load(teacher, 1)
-        serve(student, Settings(**given), teacher=taught, card=read_card(folder), say=lambda text: print(text, flush=True))
+        serve(student, settings, teacher=taught, card=read_card(folder), say=lambda text: print(text, flush=True))
     except (FolderError, ServeError) as error:
         sys.exit(f"Error: {error}")
 

@@ -121,7 +121,7 @@ def make_app(service: Service) -> Starlette:
     async def predict(request: Request) -> Response:
         body = await _body(request, service)
         about = service.student.model.about
-        question = read_question(body, about, service.settings.max_texts)
+        question = read_question(body, about, min(service.settings.max_texts, service.settings.queue))
         found = await service.answer(service.student, question)
         written = service.written(service.student, question, found)
         text = "[" + ",".join(written) + "]" if question.batch else written[0]
@@ -177,7 +177,7 @@ def make_app(service: Service) -> Starlette:
 
 
 def _guard(service: Service, run: Endpoint) -> Endpoint:
-    """Refuse requests without the key, and those that another site's page sends by a name of its own for this machine."""
+    """Refuse requests without the key, and those of another site's page, by a name of its own for this machine."""
 
     async def check(request: Request) -> Response:
         if service.key is not None:
@@ -216,7 +216,7 @@ def _answering(service: Service, run: Endpoint) -> Endpoint:
             response = _refused(Refusal(500, "Backend", "The model could not answer. The server's log says where."))
         if service.draining:
             response.headers["connection"] = "close"
-        if request.method == "POST" and request.url.path == "/predict":
+        if request.scope["path"] == "/predict":
             service.student.metrics.request(response.status_code, time.perf_counter() - begin)
         return response
 

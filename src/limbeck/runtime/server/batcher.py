@@ -207,9 +207,10 @@ class Batcher:
             for (job, number), logits in zip(batch, found, strict=True):
                 job.logits[number] = logits
                 job.left -= 1
-                job.seconds += seconds
                 if not job.left:
                     done.append(job)
+            for job in dict.fromkeys(job for job, number in batch):
+                job.seconds += seconds
         for job in done:
             self._finish(job)
 

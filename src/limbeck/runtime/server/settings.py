@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from typing import Any
 
+from ..errors import ServeError
+
 KEY_VARIABLE = "LIMBECK_KEY"  # holds the key: a command line can be read by everybody on the machine
 
 
@@ -27,6 +29,13 @@ class Settings:
     max_texts: int = _setting(128, "Texts of a request, at most.")
     max_tokens: int = _setting(16_384, "Tokens of a request, at most, after texts were cut.")
     timeout: float = _setting(30.0, "Seconds for a request to arrive, and for its answer.")
+
+    def __post_init__(self) -> None:
+        for name in ("batch_ms", "queue", "max_body", "max_texts", "max_tokens", "timeout"):
+            if not getattr(self, name) > 0:
+                raise ServeError(f"--{name.replace('_', '-')} must be more than 0; seen: {getattr(self, name)}.")
+        if self.threads < 0 or not 0 <= self.port < 1 << 16:
+            raise ServeError(f"--threads and --port must be 0 or more; seen: {self.threads}, {self.port}.")
 
     @property
     def loopback(self) -> bool:
