@@ -141,7 +141,14 @@ class Client(asyncio.Protocol):
 
 def _request(body: bytes, length: int | None = None) -> bytes:
     size = len(body) if length is None else length
-    lines = ("POST /predict HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {size}", "", "")
+    lines = (
+        "POST /predict HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Content-Type: application/json",
+        f"Content-Length: {size}",
+        "",
+        "",
+    )
     return "\r\n".join(lines).encode() + body
 
 

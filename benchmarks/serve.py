@@ -236,11 +236,14 @@ def _targets(rows: list[Measured], chaos: dict[str, Any]) -> dict[str, bool]:
     memory = max([chaos["megabytes"], *(row.megabytes for row in rows if row.server == SERVED)])
     wrong, lost = (sum(getattr(row, name) for row in rows) for name in ("wrong", "lost"))
     return {
-        f"8 clients: {faster:.1f} times the requests per second of the plain server (at least {FASTER})": faster >= FASTER,
+        f"8 clients: {faster:.1f} times the requests per second of the plain server (at least {FASTER})": faster
+        >= FASTER,
         f"8 clients: p95 {quicker:.1f} times as short (at least {QUICKER})": quicker >= QUICKER,
         f"memory of the student's process: {memory:.0f} MB (at most {MOST_MB})": memory <= MOST_MB,
         f"{chaos['requests']:,} requests among misbehaving clients, {chaos['restarts']} restarts: "
-        f"{len(chaos['wrong'])} wrong, {len(chaos['lost'])} lost (none)": not chaos["wrong"] and not chaos["lost"] and chaos["restarts"] > 0,
+        f"{len(chaos['wrong'])} wrong, {len(chaos['lost'])} lost (none)": not chaos["wrong"]
+        and not chaos["lost"]
+        and chaos["restarts"] > 0,
         f"all other requests: {wrong} wrong, {lost} lost (none)": not wrong and not lost,
     }
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ class Reply(NamedTuple):
 
 
 class Client:
-    """Ask a server over one connection that is kept."""
+    """Ask a server over one connection that is kept; close it in the end."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -44,11 +44,20 @@ class Client:
         found = self.connection.getresponse()
         reply = Reply(found.status, {name.lower(): value for name, value in found.getheaders()}, found.read())
         if reply.headers.get("connection") == "close":
-            self.connection.close()
+            self.close()
         return reply
+
+    def close(self) -> None:
+        self.connection.close()
 
     def predict(self, inputs: Any, **more: Any) -> Reply:
         return self.ask("POST", "/predict", {"inputs": inputs} | more)
+
+
+def predict_once(port: int, inputs: Any) -> Reply:
+    """Ask over a connection of its own."""
+    with closing(Client(port)) as client:
+        return client.predict(inputs)
 
 
 @contextmanager
@@ -79,7 +88,8 @@ def serving(
     thread.start()
     try:
         assert started.wait(30)
-        yield Client(int(re.search(r":(\d+)/", said[0])[1]))  # type: ignore[index]
+        with closing(Client(int(re.search(r":(\d+)/", said[0])[1]))) as client:  # type: ignore[index]
+            yield client
     finally:
         uvicorn.Server.__init__ = begin  # type: ignore[method-assign]
         for server in servers:
@@ -109,9 +119,11 @@ class ServerProcess:
         if found is None:
             raise AssertionError(f"{first}{self.process.communicate(timeout=30)}")
         self.port = int(found[1])
+        self.client = Client(self.port)
 
     def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
         """Send a signal; return the exit code, and what was said."""
+        self.client.close()
         self.process.send_signal(number)
         out, err = self.process.communicate(timeout=60)
         return self.process.returncode, out, err

@@ -59,7 +59,8 @@ def tiny_onnx(folder: Path, tokenizer: Path, problem: str = "classification", **
         weights += [numpy_helper.from_array(np.array(place, np.int64), f"at{place}") for place in (0, 1)]
         outputs = [(f"{name}_logits", ["batch", "length"]) for name in names]
         nodes += [
-            helper.make_node("Gather", ["rows", f"at{place}"], [name], axis=2) for place, (name, _) in enumerate(outputs)
+            helper.make_node("Gather", ["rows", f"at{place}"], [name], axis=2)
+            for place, (name, _) in enumerate(outputs)
         ]
     else:
         weights += [numpy_helper.from_array(np.array([axis], np.int64), f"axis{axis}") for axis in (1, 2)]

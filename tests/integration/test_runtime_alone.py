@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.paths import ROOT
-from helpers.serving import Client, ServerProcess
+from helpers.serving import ServerProcess
 
 from limbeck.deploy.export import export
 from limbeck.runtime import load
@@ -83,7 +83,7 @@ def test_it_serves_an_exported_folder(environment, folder):
         executable = str(environment / "bin" / "python")
 
     server = Served(environment / "bin" / "limbeck-serve", folder, "--port", 0)
-    client = Client(server.port)
+    client = server.client
     ours = load(folder).predict(TEXTS, batch_size=1)
     answers = client.predict([[text] for text in TEXTS]).json
     assert [answer[0]["label"] for answer in answers] == ours.labels

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.saved_runs import read_json
-from helpers.serving import Client, ServerProcess, free_port, serve_words
+from helpers.serving import ServerProcess, free_port, predict_once, serve_words
 from helpers.tiny_onnx import tiny_onnx
 from helpers.tiny_runs import recipe_of
 from helpers.tiny_tables import sentences, write_csv
@@ -26,6 +26,7 @@ from limbeck.deploy.export import export
 from limbeck.errors import DataError, ExportError
 from limbeck.inference.asked import load_asked
 from limbeck.inference.predict import predict_file
+from limbeck.recipes.recipe import load_task_block
 from limbeck.runtime import load
 from limbeck.shrink.layout import find_proposed
 from limbeck.tasks.files import read_columns
@@ -106,7 +107,7 @@ def test_a_run_directory_answers_as_limbeck_predict(name, trained, tmp_path):
 class TestProcess:
     def test_an_export_is_served_without_torch_in_little_memory(self, int8):
         server = ServerProcess(*serve_words(int8))
-        client = Client(server.port)
+        client = server.client
         labels, scores = load(int8).predict(TEXTS, batch_size=1)
         answers = client.predict([[text] for text in TEXTS]).json
         assert [answer[0]["label"] for answer in answers] == labels
@@ -127,7 +128,7 @@ class TestProcess:
 
     def test_the_small_distributions_command(self, tiny):
         server = ServerProcess("-m", "limbeck.runtime", tiny, "--port", "0", "--teacher", tiny, "--max-texts", "2")
-        client = Client(server.port)
+        client = server.client
         assert client.ask("POST", "/ask", {"inputs": "a cat", "model": "teacher"}).status == 200
         assert client.predict([["a cat"]] * 3).status == 413
         assert server.stop()[0] == 0
@@ -146,7 +147,7 @@ class TestProcess:
         process = subprocess.Popen(words, pass_fds=[listening.fileno()], stdout=subprocess.PIPE, text=True)
         try:
             # it waits in the queue of the socket until the server is there
-            assert Client(listening.getsockname()[1]).predict("a cat").status == 200
+            assert predict_once(listening.getsockname()[1], "a cat").status == 200
         finally:
             process.terminate()
             assert process.wait(30) == 0
@@ -226,8 +227,8 @@ class TestDisagreements:
     @pytest.mark.parametrize("name", ["kd", "regression", "multi_label", "tokens", "span"])
     def test_those_furthest_apart_come_first(self, name, trained):
         found = disagreements(trained(name))
-        block = recipe_of(trained(name))["task"]
-        task = load_task(**{key: value for key, value in block.items() if key != "max_length"})
+        block = load_task_block(recipe_of(trained(name))["task"])
+        task = load_task(block.name, **block.options)
         assert len(found) == len(task.split("validation")) == 40
         texts = [" ".join(one["texts"]) for one in found]
         known = task.inputs(task.split("validation")[:])
@@ -257,7 +258,7 @@ class TestDisagreements:
 def test_a_run_with_its_teacher_has_examples(trained):
     teacher = recipe_of(trained("kd"))["teacher"]["model"]
     server = ServerProcess(*serve_words(trained("kd"), "--teacher", teacher))
-    client = Client(server.port)
+    client = server.client
     found = client.ask("POST", "/examples", {}).json
     assert found["total"] == 40 and found["rows"] == disagreements(trained("kd"))[:40]
     first = found["rows"][0]
@@ -288,7 +289,7 @@ def test_a_folder_of_shrink_is_served_as_it_proposes(trained, int8, tmp_path):
         "race/runs/winner",
     ]
     server = ServerProcess(*serve_words(home))
-    client = Client(server.port)
+    client = server.client
     info = client.ask("GET", "/info").json
     assert info["model_id"] == "shrunk, 2 layers, int8" and info["limbeck"]["examples"] == 40
     assert info["limbeck"]["teacher"]["parameters"] == read_json(int8 / "parity.json")["parameters"]

@@ -91,7 +91,9 @@ def _joined(flags: Sequence[Any], names: Sequence[str]) -> str:
 
 def _of_numbers(answers: Answers, columns: dict[str, list[Any]], names: Sequence[str]) -> list[Row]:
     rows = zip(answers.labels, answers.predictions, columns["teacher_prediction"], strict=True)
-    return [(f"{label:g}", _one(f"{ours:.3f}"), _one(f"{theirs:.3f}"), abs(ours - theirs)) for label, ours, theirs in rows]
+    return [
+        (f"{label:g}", _one(f"{ours:.3f}"), _one(f"{theirs:.3f}"), abs(ours - theirs)) for label, ours, theirs in rows
+    ]
 
 
 def _of_tags(answers: Answers, columns: dict[str, list[Any]], names: Sequence[str]) -> list[Row]:

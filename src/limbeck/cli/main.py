@@ -132,7 +132,8 @@ app.command(
     "limbeck shrink --model runs/teacher --data train.csv --dev dev.csv --text text --label intent --budget 20ms"
 )(shrink)
 app.command(
-    epilog="Examples: limbeck serve shrunk/intents   |   limbeck serve rte-small-int8 --teacher runs/teacher-rte --run runs/rte-kd"
+    epilog="Examples: limbeck serve shrunk/intents   |   "
+    "limbeck serve rte-small-int8 --teacher runs/teacher-rte --run runs/rte-kd"
 )(serve)
 app.command(epilog="Example: limbeck studies")(studies)
 app.command(

@@ -18,11 +18,11 @@ from limbeck.inference.served import load_served
 from limbeck.models.heads import names_of_labels, problem_of
 from limbeck.models.loading import checked_length, longest_input
 from limbeck.recipes.recipe import TaskBlock, load_task_block
-from limbeck.runtime.folder import LONGEST, PARITY_FILE
-from limbeck.runtime.model import CHUNK_TEXTS
 from limbeck.runs.files import MALFORMED, read_mapping
 from limbeck.runs.outputs import check_not_read
 from limbeck.runs.reader import own_task
+from limbeck.runtime.folder import LONGEST, PARITY_FILE
+from limbeck.runtime.model import CHUNK_TEXTS
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.files import file_format
 from limbeck.tasks.glue import GLUE

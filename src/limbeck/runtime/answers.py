@@ -48,9 +48,7 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     return shares
 
 
-def answers_of(
-    about: About, texts: Sequence[Text], rows: Sequence[Row], logits: Sequence[np.ndarray]
-) -> list[Answer]:
+def answers_of(about: About, texts: Sequence[Text], rows: Sequence[Row], logits: Sequence[np.ndarray]) -> list[Answer]:
     """Return the answer to each text; ``logits`` are those of its rows."""
     if about.problem == "span":
         return _spans(about, texts, rows, logits)
@@ -98,9 +96,7 @@ def _spans(about: About, texts: Sequence[Text], rows: Sequence[Row], logits: Seq
 def answered(spans: Sequence[Span], decoding: Mapping[str, Any]) -> list[str]:
     """Return the answers as text: empty where "no answer" beats the best one by more than the threshold, if any."""
     threshold = decoding.get("threshold")
-    return [
-        "" if threshold is not None and span.null_score - span.score > threshold else span.text for span in spans
-    ]
+    return ["" if threshold is not None and span.null_score - span.score > threshold else span.text for span in spans]
 
 
 def best_spans(

@@ -95,13 +95,13 @@ class Reader:
         return rows
 
     def _windows(self, texts: Sequence[Text]) -> list[Row]:
-        asked = [question.strip() for question, _ in texts]
+        asked, contexts = [text[0].strip() for text in texts], [text[1] for text in texts]
         encoded = self._whole.encode_batch(asked, add_special_tokens=False)
         short = [
             shorten_question(question, one.offsets, self._count, self._longest_question)
             for question, one in zip(asked, encoded, strict=True)
         ]
-        pairs = [(question, context) for question, (_, context) in zip(short, texts, strict=True)]
+        pairs = list(zip(short, contexts, strict=True))
         rows = []
         for number, first in enumerate(self._cutting.encode_batch(pairs)):
             for one in (first, *first.overflowing):

@@ -34,8 +34,8 @@ from limbeck.runs.files import MALFORMED, read_mapping
 from limbeck.shrink.budget import Budget
 from limbeck.shrink.data import CHOOSING, REPORTED, divide, readable_labels, unlabelled_texts, with_teachers_labels
 from limbeck.shrink.forms import export_forms, time_forms, time_rivals
-from limbeck.shrink.page import write_pages
 from limbeck.shrink.layout import DATA, STUDENTS, SUMMARY, TEACHER
+from limbeck.shrink.page import write_pages
 from limbeck.shrink.plan import Request, Workspace
 from limbeck.shrink.race import run_race
 from limbeck.shrink.schedule import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import subprocess
@@ -59,7 +60,7 @@ def test_labels_and_their_probabilities(problem, folders, tmp_path):
 
 def test_pairs(folders, tmp_path):
     folder = folders("classification", texts=2)
-    pairs = [*zip(TEXTS, TEXTS[1:], strict=False), (TEXTS[0] * 3, TEXTS[1] * 5)]
+    pairs = [*itertools.pairwise(TEXTS), (TEXTS[0] * 3, TEXTS[1] * 5)]
     labels, scores = load(folder).predict(pairs)
     rows = predicted(folder, pairs, tmp_path)
     assert labels == [row["prediction"] for row in rows]

@@ -172,7 +172,9 @@ def make_app(service: Service) -> Starlette:
         "/card": ("GET", card),
     }
     routes = [Route(path, _guard(service, run), methods=[method]) for path, (method, run) in guarded.items()]
-    routes += [Route(path, _answering(service, run), methods=["GET"]) for path, run in (("/", front), ("/health", health))]
+    routes += [
+        Route(path, _answering(service, run), methods=["GET"]) for path, run in (("/", front), ("/health", health))
+    ]
     return Starlette(routes=routes)
 
 
@@ -258,7 +260,9 @@ def _info(service: Service) -> dict[str, Any]:
     described = {
         "model_id": about.name,
         "model_dtype": {"onnx-int8": "int8"}.get(about.form, "float32"),
-        "model_type": {"classifier": {"id2label": labels, "label2id": {name: i for i, name in enumerate(about.labels)}}},
+        "model_type": {
+            "classifier": {"id2label": labels, "label2id": {name: i for i, name in enumerate(about.labels)}}
+        },
         "max_concurrent_requests": settings.queue,
         "max_input_length": about.max_length,
         "max_batch_tokens": settings.max_tokens,

@@ -44,7 +44,9 @@ def read_question(body: bytes, about: About, max_texts: int) -> Question:
     inputs = values["inputs"]
     batch = isinstance(inputs, list) and bool(inputs) and isinstance(inputs[0], list)
     if batch and len(inputs) > max_texts:
-        raise TooLarge(f"The request has {len(inputs):,} texts, more than {max_texts:,}. Send them in several requests.")
+        raise TooLarge(
+            f"The request has {len(inputs):,} texts, more than {max_texts:,}. Send them in several requests."
+        )
     texts = [_text(one, about, in_batch=True) for one in inputs] if batch else [_text(inputs, about, in_batch=False)]
     flags = {name: values.get(name, default) for name, default in (("truncate", True), ("raw_scores", False))}
     for name, value in flags.items():

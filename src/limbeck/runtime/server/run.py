@@ -42,8 +42,10 @@ def serve(
 
         from .app import Service, make_app
     except ImportError as error:
-        raise ServeError(f"{error.name} is not installed: pip install 'limbeck[serve]', or "
-            "'limbeck-runtime[serve]' where torch is not wanted.") from error
+        raise ServeError(
+            f"{error.name} is not installed: pip install 'limbeck[serve]', or "
+            "'limbeck-runtime[serve]' where torch is not wanted."
+        ) from error
     from .batcher import Batcher
 
     with _bound(settings) as listening:
@@ -65,7 +67,7 @@ def serve(
         )
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it quotes requests; what matters is said here
         config.load()
-        config.http_protocol_class = guarded(config.http_protocol_class, settings.timeout)  # type: ignore[arg-type]
+        config.http_protocol_class = guarded(config.http_protocol_class, settings.timeout)
         url = _address(settings.host, listening.getsockname())
         if not settings.loopback and key is None:
             logger.warning(
@@ -88,8 +90,7 @@ def _bound(settings: Settings) -> Iterator[socket.socket]:
         listening = socket.socket(fileno=_FIRST_PASSED)
     else:
         try:
-            family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-            listening = socket.create_server((settings.host, settings.port), family=family, backlog=_BACKLOG)
+            listening = _listen(settings.host, settings.port)
         except (OSError, OverflowError) as error:
             raise ServeError(
                 f"Nothing can listen at {settings.host}, port {settings.port}: "
@@ -97,6 +98,20 @@ def _bound(settings: Settings) -> Iterator[socket.socket]:
             ) from error
     with listening:
         yield listening
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen at an address. The socket names its protocol: asyncio sends small answers at once over TCP alone."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
 
 
 def _address(host: str, bound: Any) -> str:
