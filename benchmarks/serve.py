@@ -111,10 +111,10 @@ def make_models(options: Namespace, folder: Path) -> dict[str, Path]:
     labels = dict(enumerate(task.label_names))
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     named = {"num_labels": len(labels), "id2label": labels, "label2id": {name: at for at, name in labels.items()}}
-    teacher = AutoModelForSequenceClassification.from_pretrained(options.model, **named)
+    teacher = AutoModelForSequenceClassification.from_pretrained(options.model, dtype="float32", **named)
     for who, model in (("teacher", teacher), ("student", limbeck.keep_layers(teacher, [2, 10, 12]))):
         fitted = [labels[index] for index in train["label"]]
-        limbeck.fit_head(model, tokenizer, train["text"][:], fitted, rows=1_500 if options.quick else 5_000)
+        limbeck.fit_head(model, tokenizer, train["text"][:], fitted, rows=1_500)
         source = places[f"{who}, torch"]
         for part in (model, tokenizer):
             part.save_pretrained(source)

@@ -8,6 +8,8 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -134,23 +136,20 @@ class TestProcess:
         assert server.stop()[0] == 0
 
     def test_the_socket_of_systemd_is_taken(self, tiny):
-        import subprocess
-        import sys
-
-        listening = socket.create_server(("127.0.0.1", 0))
         program = (
             "import os, sys; os.dup2(int(sys.argv[1]), 3); "
             "os.environ.update(LISTEN_FDS='1', LISTEN_PID=str(os.getpid())); "
             "os.execv(sys.executable, [sys.executable, '-m', 'limbeck.runtime', sys.argv[2]])"
         )
-        words = [sys.executable, "-c", program, str(listening.fileno()), str(tiny)]
-        process = subprocess.Popen(words, pass_fds=[listening.fileno()], stdout=subprocess.PIPE, text=True)
-        try:
-            # it waits in the queue of the socket until the server is there
-            assert predict_once(listening.getsockname()[1], "a cat").status == 200
-        finally:
-            process.terminate()
-            assert process.wait(30) == 0
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            words = [sys.executable, "-c", program, str(listening.fileno()), str(tiny)]
+            with subprocess.Popen(words, pass_fds=[listening.fileno()], stdout=subprocess.PIPE, text=True) as process:
+                try:
+                    # it waits in the queue of the socket until the server is there
+                    assert predict_once(listening.getsockname()[1], "a cat").status == 200
+                finally:
+                    process.terminate()
+                    assert process.wait(30) == 0
 
     @pytest.mark.parametrize(
         ("words", "said"),
@@ -188,6 +187,7 @@ def ask_until(stop, port, texts, expected, outcomes):
             answer = json.loads(reply.read())
         except (OSError, http.client.HTTPException) as error:
             outcomes.append(("lost", turn, repr(error)))
+            connection.close()
             connection = None
             continue
         right = reply.status == 200 and answer[0]["label"] == expected[text]
@@ -196,6 +196,8 @@ def ask_until(stop, port, texts, expected, outcomes):
         if reply.getheader("connection") == "close":
             connection.close()
             connection = None
+    if connection is not None:
+        connection.close()
 
 
 def test_a_restart_in_the_middle_loses_nothing(tiny):

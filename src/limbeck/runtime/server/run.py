@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ..errors import ServeError
@@ -76,8 +77,8 @@ def serve(
                 url,
                 KEY_VARIABLE,
             )
-        say(f"{student.about.name} ({student.about.form}) at {url} (Ctrl-C stops it)")
-        _draining_server(uvicorn.Server)(config, service).run(sockets=[listening])
+        ready = partial(say, f"{student.about.name} ({student.about.form}) at {url} (Ctrl-C stops it)")
+        _draining_server(uvicorn.Server)(config, service, ready).run(sockets=[listening])
     for batcher in service.batchers:
         batcher.stop()
     say(f"Stopped: {service.accepted:,} requests were accepted, {service.answered:,} of them answered.")
@@ -167,9 +168,13 @@ def _draining_server(server: Any) -> Any:
     class Draining(server):
         """Answer all that was accepted before the end."""
 
-        def __init__(self, config: Any, service: Any) -> None:
+        def __init__(self, config: Any, service: Any, ready: Callable[[], None]) -> None:
             super().__init__(config)
-            self.service = service
+            self.service, self.ready = service, ready
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            self.ready()  # from now on signals stop it in good order
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
