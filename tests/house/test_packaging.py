@@ -22,7 +22,7 @@ DECLARED = [Requirement(text) for text in dict.fromkeys(ALL)]  # two extras may 
 PAGE = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
 FROM_OTHERS = {"wandb", "mlflow"}  # loggers, imported where transformers has imported them already
-BY_OTHERS = {"httptools"}  # uvicorn takes it where it is installed
+BY_OTHERS = {"httptools", "uvloop"}  # uvicorn takes them where they are installed
 
 
 def rows(head):

@@ -181,15 +181,17 @@ def make_app(service: Service) -> Starlette:
 def _guard(service: Service, run: Endpoint) -> Endpoint:
     """Refuse requests without the key, and those of another site's page, by a name of its own for this machine."""
 
+    own_names_only = service.key is None and service.settings.loopback
+
     async def check(request: Request) -> Response:
         if service.key is not None:
             given = request.headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), service.key.encode()):
                 message = "The key is missing or wrong. Send it as 'Authorization: Bearer KEY'."
                 raise Refusal(401, "Unauthorized", message, {"www-authenticate": "Bearer"})
-        elif service.settings.loopback:
-            name = re.sub(r":\d+$", "", request.headers.get("host", ""))
-            if name not in _OWN_NAMES:
+        elif own_names_only:
+            host = request.headers.get("host", "")
+            if host.rpartition(":")[0] not in _OWN_NAMES and host not in _OWN_NAMES:
                 raise Refusal(421, "Misdirected", f"This service answers at {' and '.join(_OWN_NAMES)} only.")
         return await run(request)
 
