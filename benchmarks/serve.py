@@ -73,7 +73,7 @@ def main() -> None:
             with _server(name, model, _free_port()) as (process, port):
                 _ask(port, 2, asked, seconds=1.0)  # what loads at the first request
                 for clients in CLIENTS:
-                    found = _ask(port, clients, asked, seconds=1.5 if options.quick else 6.0)
+                    found = _ask(port, clients, asked, seconds=1.5 if options.quick else 4.0)
                     rows.append(_measured(name, clients, found, _peak_mb(process.pid)))
         chaos = cause_chaos(models[SERVED], texts[SERVED], 5_000 if options.quick else REQUESTS)
     _show(rows, chaos)

@@ -195,7 +195,7 @@ def write_small_onnx(folder: Path, value: float) -> None:
     graph = helper.make_graph(nodes, "tiny", [ids], [logits], [table, axes])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     helper.set_model_props(model, {"form": "onnx", "parameters": "400"})
-    (folder / "onnx").mkdir()
+    (folder / "onnx").mkdir(exist_ok=True)
     onnx.save(model, folder / "onnx" / "model.onnx")
 
 

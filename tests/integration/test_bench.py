@@ -40,7 +40,7 @@ def int8_folder(student_folder, tmp_path_factory):
     served = load_served(student_folder)
     for part in (served.config, served.tokenizer):
         part.save_pretrained(folder)
-    write_onnx(served.model, served.tokenizer.model_input_names, folder, "onnx-int8")
+    write_onnx(served.model, served.tokenizer.model_input_names, folder / "onnx/model_quantized.onnx", "onnx-int8")
     return folder
 
 
