@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 LOWEST := $(VENV).lowest
-EXTRAS := search,ray,report,onnx
+EXTRAS := search,ray,report,onnx,serve
 # One process for each core, with one thread. A file's tests stay in one process, so that its trained fixtures are made
 # once; files go in the order of their names: unit tests, the short ones, come last and even out.
 TESTS  := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder

@@ -171,7 +171,7 @@ def test_the_row_of_a_file_is_the_one_that_was_not_answered(teacher_folder, toke
         return logits
 
     monkeypatch.setattr(limbeck.inference.served, "model_logits", spoiling)
-    monkeypatch.setattr("limbeck.inference.predict.CHUNK_ROWS", 4)
+    monkeypatch.setattr("limbeck.inference.predict.CHUNK_TEXTS", 4)
     write_csv(tmp_path / "new.csv", [("a cat", "x")] * 6 + [("a bird and a cat", "x")] + [("a dog", "x")] * 3)
     refused(
         command("predict", teacher_folder, "new.csv", "--text", "text", "-o", "out.csv"), "row 7 of new.csv with nan"
@@ -195,7 +195,8 @@ def write_small_onnx(folder: Path, value: float) -> None:
     graph = helper.make_graph(nodes, "tiny", [ids], [logits], [table, axes])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     helper.set_model_props(model, {"form": "onnx", "parameters": "400"})
-    onnx.save(model, folder / "model.onnx")
+    (folder / "onnx").mkdir(exist_ok=True)
+    onnx.save(model, folder / "onnx" / "model.onnx")
 
 
 @needs_onnx

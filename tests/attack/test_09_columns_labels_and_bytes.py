@@ -179,7 +179,7 @@ def test_bytes_in_parquet_are_read_as_utf8(kind, tmp_path, command, teacher_fold
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_that_are_not_utf8_name_their_row(kind, tmp_path, command, teacher_folder, monkeypatch):
-    monkeypatch.setattr("limbeck.inference.predict.CHUNK_ROWS", 4)
+    monkeypatch.setattr("limbeck.inference.predict.CHUNK_TEXTS", 4)
     file = write_bytes(tmp_path / "a.parquet", kind, broken=17)
     expected = "column 'text', row 18: byte 0xef is not UTF-8"
     with pytest.raises(DataError, match=expected):

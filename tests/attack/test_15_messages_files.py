@@ -204,11 +204,11 @@ def test_a_file_that_onnxruntime_cut_off_is_a_full_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx, "_write_float32", lambda *_: None)
     monkeypatch.setattr(onnx, "_write_int8", cut_off)
     with pytest.raises(ValueError):
-        onnx.write_onnx(None, [], tmp_path, "onnx-int8")
+        onnx.write_onnx(None, [], tmp_path / "model.onnx", "onnx-int8")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=4096))
     with pytest.raises(OSError, match="No space left on device"):
-        onnx.write_onnx(None, [], tmp_path, "onnx-int8")
+        onnx.write_onnx(None, [], tmp_path / "model.onnx", "onnx-int8")
 
 
 @pytest.mark.parametrize("who", FULL)

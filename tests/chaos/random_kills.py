@@ -379,7 +379,7 @@ def shrunk_files(folder: Path) -> Files:
     scored = ("name", "kind", "chosen_by", "score", "agreement", "parameters", "against_teacher", "against_rivals")
     models = [{key: model.get(key) for key in scored} for model in summary["models"]]
     whole = whole_files(folder, "data/*", "base/*.safetensors", "students/*/*/*.safetensors", "students/*/*.onnx")
-    whole |= whole_files(folder, "students/*/*/*.onnx")
+    whole |= whole_files(folder, "students/*/*/onnx/*.onnx")
     return found | whole | {"models": json.dumps(models), "plan.json": json.dumps(plan)}
 
 

@@ -29,8 +29,8 @@ def main(folder: str, examples: str) -> None:
 
     tokenizer, config = AutoTokenizer.from_pretrained(folder), AutoConfig.from_pretrained(folder)
     *texts, labels = map(list, zip(*json.loads(Path(examples).read_text()), strict=True))
-    onnx = Path(folder) / "model.onnx"
-    if onnx.is_file():
+    onnx = next(Path(folder).glob("onnx/*.onnx"), None)
+    if onnx is not None:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(onnx)
@@ -39,8 +39,8 @@ def main(folder: str, examples: str) -> None:
     right = 0
     for first in range(0, len(labels), 32):
         some = [column[first : first + 32] for column in texts]
-        batch = tokenizer(*some, padding=True, truncation=True, return_tensors="np" if onnx.is_file() else "pt")
-        if onnx.is_file():
+        batch = tokenizer(*some, padding=True, truncation=True, return_tensors="np" if onnx is not None else "pt")
+        if onnx is not None:
             logits = session.run(None, {node.name: batch[node.name] for node in session.get_inputs()})[0]
         else:
             logits = model(**batch).logits.detach().numpy()

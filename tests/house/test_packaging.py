@@ -17,10 +17,12 @@ from packaging.utils import canonicalize_name
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 GROUPS = PROJECT["dependency-groups"]
-DECLARED = [Requirement(text) for texts in (PROJECT["project"]["dependencies"], *EXTRAS.values()) for text in texts]
+ALL = [text for texts in (PROJECT["project"]["dependencies"], *EXTRAS.values()) for text in texts]
+DECLARED = [Requirement(text) for text in dict.fromkeys(ALL)]  # two extras may need the same
 PAGE = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
 FROM_OTHERS = {"wandb", "mlflow"}  # loggers, imported where transformers has imported them already
+BY_OTHERS = {"httptools", "uvloop"}  # uvicorn takes them where they are installed
 
 
 def rows(head):
@@ -69,7 +71,7 @@ def imported():
 
 def test_what_is_imported_is_declared_and_nothing_else():
     declared = {canonicalize_name(one.name) for one in DECLARED}
-    assert {canonicalize_name(DISTRIBUTIONS.get(name, name)) for name in imported()} == declared
+    assert {canonicalize_name(DISTRIBUTIONS.get(name, name)) for name in imported()} == declared - BY_OTHERS
 
 
 def test_every_dependency_has_a_lowest_version():
@@ -110,3 +112,16 @@ def test_the_tables_of_extras_and_groups_are_those_of_pyproject():
 def test_a_pin_for_another_python_is_left_out():
     assert not Marker("python_version >= '3.12'").evaluate({"python_version": "3.11"})
     assert pinned("3.11")["torch"] == pinned("3.13")["torch"]
+
+
+def test_the_small_distribution_has_the_version_and_the_bounds_of_the_large_one():
+    import limbeck
+
+    small = tomllib.loads((ROOT / "runtime" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert small["version"] == limbeck.__version__
+    bounds = {one.name: one.specifier for one in DECLARED}
+    texts = [*small["dependencies"], *small["optional-dependencies"]["serve"]]
+    assert {one.name: one.specifier for one in map(Requirement, texts)}.items() <= bounds.items()
+    assert {Requirement(text).name for text in EXTRAS["serve"]} <= {Requirement(text).name for text in texts}
+    linked = ROOT / "runtime" / "src" / "limbeck_runtime"
+    assert (linked / "model.py").read_bytes() == (ROOT / "src" / PACKAGE / "runtime" / "model.py").read_bytes()

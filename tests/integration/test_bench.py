@@ -40,7 +40,7 @@ def int8_folder(student_folder, tmp_path_factory):
     served = load_served(student_folder)
     for part in (served.config, served.tokenizer):
         part.save_pretrained(folder)
-    write_onnx(served.model, served.tokenizer.model_input_names, folder, "onnx-int8")
+    write_onnx(served.model, served.tokenizer.model_input_names, folder / "onnx/model_quantized.onnx", "onnx-int8")
     return folder
 
 
@@ -62,7 +62,11 @@ def test_bench_measures_every_form_at_every_size(teacher_folder, student_folder,
     sizes = [count(folder) for folder in (teacher_folder, student_folder, student_folder)]
     assert [model["parameters"] for model in found["models"]] == sizes
     assert [model["smaller"] for model in found["models"]] == [sizes[0] / size for size in sizes]
-    weights = [teacher_folder / "model.safetensors", student_folder / "model.safetensors", int8_folder / "model.onnx"]
+    weights = [
+        teacher_folder / "model.safetensors",
+        student_folder / "model.safetensors",
+        int8_folder / "onnx/model_quantized.onnx",
+    ]
     assert [model["disk_bytes"] for model in found["models"]] == [file.stat().st_size for file in weights]
     first = found["models"][0]["cells"]
     for model in found["models"]:

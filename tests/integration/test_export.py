@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from limbeck.errors import ExportError, MissingExtra, ModelError, RecipeError, R
 from limbeck.inference.predict import predict_file
 from limbeck.inference.served import EXPORT_FORMS, OnnxServed, load_served
 from limbeck.models.capture import logits_of
+from limbeck.runtime.folder import ONNX_FILES
 from limbeck.tasks.files import read_columns
 
 pytestmark = pytest.mark.usefixtures("quick_collection")
@@ -108,7 +110,7 @@ def test_an_export_for_another_task_is_not_evaluated(trained, exported):
 @pytest.mark.parametrize("form", EXPORT_FORMS)
 def test_no_file_tells_of_this_machine(form, trained, exported):
     places = (trained("kd").parent.parent, sys.prefix, shutil.which("python"))
-    for file in exported(form).iterdir():
+    for file in filter(Path.is_file, exported(form).rglob("*")):
         content = file.read_bytes()
         assert not [place for place in (*places, "site-packages") if str(place).encode() in content], file
 
@@ -152,14 +154,15 @@ def test_segments_are_not_made_for_models_without(family, trained, tokenizer, tm
 def damaged(source, change):
     """Return an exporter that writes a whole file with other weights in the head."""
 
-    def write(model, inputs, folder, form, uses=None):
+    def write(model, inputs, file, form, uses=None):
         import onnx
         from onnx import numpy_helper
 
-        graph = onnx.load(source / "model.onnx")
+        graph = onnx.load(source / ONNX_FILES[form])
         bias = next(weight for weight in graph.graph.initializer if weight.name.endswith("classifier.bias"))
         bias.CopyFrom(numpy_helper.from_array(change(numpy_helper.to_array(bias)), bias.name))
-        onnx.save(graph, folder / "model.onnx")
+        file.parent.mkdir()
+        onnx.save(graph, file)
 
     return write
 
@@ -249,8 +252,8 @@ def test_the_extra_is_named_where_it_is_missing(trained, exported, monkeypatch, 
 
 def test_a_damaged_onnx_file_is_one_message(exported, tmp_path, command):
     folder = shutil.copytree(exported("onnx"), tmp_path / "cut")
-    whole = (folder / "model.onnx").read_bytes()
-    (folder / "model.onnx").write_bytes(whole[: len(whole) // 2])
+    whole = (folder / "onnx" / "model.onnx").read_bytes()
+    (folder / "onnx" / "model.onnx").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "texts.csv").write_text("text\na cat\n")
     code, shown = command("predict", folder, "texts.csv", "-o", "out.csv")
     assert code == 1 and "cannot be opened" in shown and "Export the model again" in shown
@@ -261,7 +264,7 @@ def test_a_damaged_onnx_file_is_one_message(exported, tmp_path, command):
 def test_each_family_converts(family, problem, tmp_path):
     model = tiny_model(family, 2, 2 if problem == "span" else 3, problem=problem, initializer_range=0.2).eval()
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if family in ("bert", "electra") else [])]
-    write_onnx(model, names[::-1], tmp_path, "onnx")
+    write_onnx(model, names[::-1], tmp_path / "model.onnx", "onnx")
     import onnxruntime
 
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")

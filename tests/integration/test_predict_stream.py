@@ -37,7 +37,7 @@ def write(path, texts):
 
 @pytest.fixture()
 def few_rows(monkeypatch):
-    monkeypatch.setattr(predict, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(predict, "CHUNK_TEXTS", 7)
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
@@ -45,7 +45,7 @@ def test_rows_keep_their_order(ending, teacher_folder, tmp_path, monkeypatch):
     file, columns = write(tmp_path / f"texts.{ending}", TEXTS), ["prediction", "p(negative)", "p(positive)"]
     found = {}
     for rows in (1_000, 7):
-        monkeypatch.setattr(predict, "CHUNK_ROWS", rows)
+        monkeypatch.setattr(predict, "CHUNK_TEXTS", rows)
         assert predict_file(teacher_folder, file, tmp_path / "out.csv", text=["text"]) == len(TEXTS)
         found[rows] = read_columns(tmp_path / "out.csv", columns).values
     at_once, streamed = found[1_000], found[7]

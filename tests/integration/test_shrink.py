@@ -21,13 +21,16 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 import limbeck.shrink.pipeline
 import limbeck.study.jobs
+from limbeck.analysis.disagreements import disagreements
 from limbeck.deploy.export import export
 from limbeck.errors import MissingExtra
+from limbeck.inference.asked import load_asked
 from limbeck.inference.predict import predict_file
 from limbeck.models.loading import load_for_training
 from limbeck.models.vocabulary import make_wordpiece
 from limbeck.rivals.frozen import frozen_rivals
 from limbeck.rivals.tfidf import tfidf_rival
+from limbeck.shrink.layout import find_proposed
 from limbeck.shrink.page import summary_page
 from limbeck.shrink.pipeline import shrink
 from limbeck.shrink.plan import Request
@@ -179,7 +182,7 @@ def test_every_form_of_every_depth_is_exported_scored_and_counted(shrunk, base_f
             gap = model["score"]["value"] - models["teacher"]["score"]["value"]
             assert model["against_teacher"]["value"] == pytest.approx(gap)
             assert set(model["against_rivals"]) == set(rivals)
-        file = folder / place / ("model.onnx" if "int8" in name else "model.safetensors")
+        file = folder / place / ("onnx/model_quantized.onnx" if "int8" in name else "model.safetensors")
         assert model["disk_bytes"] == file.stat().st_size
     for depth, name in ((2, "2 layers"), (1, "1 layer")):
         student = AutoModelForSequenceClassification.from_pretrained(folder / places[name])
@@ -191,6 +194,18 @@ def test_every_form_of_every_depth_is_exported_scored_and_counted(shrunk, base_f
         assert summary["vocabulary"]["pieces"] < len(whole)
     most = Counter(label for _, label in sentences(200)).most_common(1)[0][0]
     assert summary["majority"] == pytest.approx(np.mean(np.array(labels["reported"]) == most))
+
+
+def test_what_is_proposed_can_be_served(shrunk):
+    """Find the student, its teacher and the examples on which they differ, as `limbeck serve` does."""
+    folder, summary = shrunk
+    found = find_proposed(folder)
+    assert found.student == folder / summary["chosen"]["folder"]
+    texts = ["a good cat", "the sad dog"]
+    for place in (found.student, found.teacher):
+        assert set(load_asked(place).predict(texts).labels) <= {"negative", "positive"}
+    examples = disagreements(found.run)
+    assert len(examples) == summary["rows"]["choosing"] and examples[0]["texts"][0]
 
 
 def test_the_race_is_that_of_the_run_directories(shrunk, base_folder):

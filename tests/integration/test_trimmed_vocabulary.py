@@ -278,7 +278,7 @@ class TestExport:
         batch = {name: torch.tensor(ids) for name, ids in batch.items()}
         assert compact.logits(batch) == pytest.approx(plain.logits(batch), abs=0.7)
         names = [
-            {one.name for one in onnx.load(tmp_path / one / "model.onnx").graph.initializer}
+            {one.name for one in onnx.load(tmp_path / one / "onnx" / "model_quantized.onnx").graph.initializer}
             for one in ("whole", "compact")
         ]
         assert [any("rare.codes" in one for one in own) for own in names] == [False, True]

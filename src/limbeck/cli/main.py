@@ -25,6 +25,7 @@ from limbeck.cli.listings import doctor, methods, profile, recipes, studies, tas
 from limbeck.cli.options import expanding_home, with_imports, with_json, with_threads
 from limbeck.cli.render import out
 from limbeck.cli.results import analyze, compare, evaluate, glue, report, rivals
+from limbeck.cli.serve import serve
 from limbeck.cli.stopping import AGAIN
 from limbeck.cli.train import cache, demo, distill, finetune, study
 from limbeck.errors import Fault, LimbeckError, RunError, Stopped, Terminated, shorten
@@ -130,6 +131,10 @@ app.command(
     "--budget 0.5x   |   "
     "limbeck shrink --model runs/teacher --data train.csv --dev dev.csv --text text --label intent --budget 20ms"
 )(shrink)
+app.command(
+    epilog="Examples: limbeck serve shrunk/intents   |   "
+    "limbeck serve rte-small-int8 --teacher runs/teacher-rte --run runs/rte-kd"
+)(serve)
 app.command(epilog="Example: limbeck studies")(studies)
 app.command(
     epilog="Examples: limbeck profile table task.train=train.csv task.text=text task.label=intent "
@@ -146,8 +151,8 @@ app.command(
 )(demo)
 
 _COMPUTING = (finetune, distill, cache, evaluate, study, rivals, analyze, export, push, predict, bench, shrink, demo)
-_LOADING = (*_COMPUTING, report, methods, profile)
-_WITHOUT_TABLES = (cache, export, predict, push, report)  # which name the files that they wrote
+_LOADING = (*_COMPUTING, report, methods, profile, serve)
+_WITHOUT_TABLES = (cache, export, predict, push, report, serve)  # which name the files that they wrote
 for info in app.registered_commands:
     assert info.callback is not None
     command = run = info.callback

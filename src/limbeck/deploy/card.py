@@ -20,10 +20,10 @@ from limbeck.inference.served import Served
 from limbeck.methods import find_method
 from limbeck.metrics import readable_score
 from limbeck.problems import Problem
+from limbeck.runtime.folder import CARD_FILE
 from limbeck.stats import summary
 from limbeck.tasks.task import Task
 
-CARD_FILE = "README.md"
 _PIPELINES: dict[Problem, str] = {"tokens": "token-classification", "span": "question-answering"}
 _KINDS: dict[Problem, str] = {
     "classification": "text classification",

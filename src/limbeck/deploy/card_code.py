@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from limbeck.problems import Problem
+from limbeck.runtime.folder import ONNX_FILES
 from limbeck.tasks.task import Task
 
 _HEADS: dict[Problem, str] = {"tokens": "TokenClassification", "span": "QuestionAnswering"}
@@ -22,7 +25,7 @@ def usage(form: str, task: Task) -> str:
     if task.problem == "span":
         texts = '["a question"], ["the text that may hold its answer"]'
     named = [] if task.problem in ("span", "regression") else ["labels = config.id2label"]
-    lines = _hf(task.problem, texts) if form == "hf" else _onnx(task.problem, texts)
+    lines = _hf(task.problem, texts) if form == "hf" else _onnx(task.problem, texts, ONNX_FILES[form])
     return "\n".join(["```python", *lines[:-2], *named, *lines[-2:], _ANSWERS[task.problem], "```"])
 
 
@@ -42,7 +45,7 @@ def _hf(problem: Problem, texts: str) -> list[str]:
     ]
 
 
-def _onnx(problem: Problem, texts: str) -> list[str]:
+def _onnx(problem: Problem, texts: str, file: Path) -> list[str]:
     return [
         "import onnxruntime",
         "from transformers import AutoConfig, AutoTokenizer",
@@ -50,7 +53,7 @@ def _onnx(problem: Problem, texts: str) -> list[str]:
         'folder = "."  # where this card is',
         "tokenizer = AutoTokenizer.from_pretrained(folder)",
         "config = AutoConfig.from_pretrained(folder)",
-        'session = onnxruntime.InferenceSession(f"{folder}/model.onnx")',
+        f'session = onnxruntime.InferenceSession(f"{{folder}}/{file.as_posix()}")',
         f'batch = tokenizer({texts}, padding=True, truncation=True, return_tensors="np")',
         "inputs = {node.name: batch[node.name] for node in session.get_inputs()}",
         "starts, ends = session.run(None, inputs)" if problem == "span" else "logits = session.run(None, inputs)[0]",

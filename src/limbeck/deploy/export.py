@@ -32,7 +32,7 @@ from limbeck.inference.evaluate import check_same_data, input_length, task_block
 from limbeck.inference.latency import Timing, processor_name, time_in_turns
 from limbeck.inference.logits import LogitsFunction, logits_in_order
 from limbeck.inference.predict import InputSpec
-from limbeck.inference.served import EXPORT_FORMS, ONNX_FILE, PARITY_FILE, Served, TorchServed, load_served
+from limbeck.inference.served import EXPORT_FORMS, Served, TorchServed, load_served
 from limbeck.models.capture import logits_of
 from limbeck.models.families import family_of
 from limbeck.models.heads import model_class
@@ -40,6 +40,7 @@ from limbeck.models.loading import load_for_training, load_tokenizer
 from limbeck.models.trimmed_tokenizer import kept_by, trim_tokenizer
 from limbeck.models.trimming import TrimmedVocabulary, restore_vocabulary, trim_vocabulary
 from limbeck.recipes.recipe import TaskBlock, load_task_block
+from limbeck.runtime.folder import ONNX_FILES, PARITY_FILE, find_onnx
 from limbeck.tasks import load_task
 from limbeck.tasks.encode import Collator
 from limbeck.tasks.task import Task
@@ -204,7 +205,14 @@ def _write(
         return
     network.config.architectures = [type(network).__name__]
     network.config.save_pretrained(folder)
-    write_onnx(network, tokenizer.model_input_names, folder, to, uses)
+    _write_special_tokens(tokenizer, folder)
+    write_onnx(network, tokenizer.model_input_names, folder / ONNX_FILES[to], to, uses)
+
+
+def _write_special_tokens(tokenizer: Any, folder: Path) -> None:
+    """Write the file that other run times of ONNX models read, and transformers does not write any more."""
+    names = json.dumps(tokenizer.special_tokens_map, indent=2)
+    (folder / "special_tokens_map.json").write_text(names + "\n", encoding="utf-8")
 
 
 def _standalone_tokenizer(source: TorchServed, model: str | Path, length: int) -> Any:
@@ -225,7 +233,7 @@ def _standalone_tokenizer(source: TorchServed, model: str | Path, length: int) -
 
 def _load_without_limbeck(folder: Path, task: Task) -> tuple[LogitsFunction, Any]:
     """Load an exported model and its tokenizer as anybody without limbeck would."""
-    if (folder / ONNX_FILE).is_file():
+    if find_onnx(folder) is not None:
         served = load_served(folder)
         return served.logits, served.tokenizer
     plain: dict[str, Any] = {"trust_remote_code": False}  # not absent, which would ask whether to run code

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from limbeck.deploy.compact import CompactEmbeddings, lookup_of, replace_lookup
 from limbeck.errors import MissingExtra, ModelError
-from limbeck.inference.served import ONNX_FILE, ONNX_HINT
+from limbeck.inference.served import ONNX_HINT
 from limbeck.models.families import family_of
 from limbeck.models.loading import count_parameters
 
@@ -47,19 +47,20 @@ class _ExportedModel(nn.Module):
         return (output.start_logits, output.end_logits) if hasattr(output, "start_logits") else output.logits
 
 
-def write_onnx(model: Any, inputs: Sequence[str], folder: Path, form: str, uses: np.ndarray | None = None) -> None:
-    """Write ``model.onnx`` into ``folder``; ``inputs`` are the names of what a tokenizer gives to the model.
+def write_onnx(model: Any, inputs: Sequence[str], file: Path, form: str, uses: np.ndarray | None = None) -> None:
+    """Write an ONNX file; ``inputs`` are the names of what a tokenizer gives to the model.
 
     ``uses`` says how often each piece of the vocabulary is used: an int8 file then stores embeddings compactly.
     """
+    file.parent.mkdir(exist_ok=True)
     if form == "onnx":
-        _write_float32(model, inputs, folder / ONNX_FILE, form)
+        _write_float32(model, inputs, file, form)
         return
-    with tempfile.TemporaryDirectory(dir=folder) as between:
-        whole = Path(between) / ONNX_FILE
+    with tempfile.TemporaryDirectory(dir=file.parent) as between:
+        whole = Path(between) / file.name
         _write_float32(model, inputs, whole, form)
-        with _full_disk_noticed(folder):
-            _write_int8(whole, folder / ONNX_FILE, None if uses is None else _Compact(_embeddings(model), uses))
+        with _full_disk_noticed(file.parent):
+            _write_int8(whole, file, None if uses is None else _Compact(_embeddings(model), uses))
 
 
 def _write_float32(model: Any, inputs: Sequence[str], file: Path, form: str) -> None:

@@ -12,8 +12,8 @@ from limbeck._internal.files import expand_home
 from limbeck._internal.hub import address, connection_problem, host
 from limbeck.deploy.export import export
 from limbeck.errors import RecipeError, RunError
-from limbeck.inference.served import PARITY_FILE
 from limbeck.runs.directory import RunDirectory
+from limbeck.runtime.folder import PARITY_FILE
 
 
 @dataclass(frozen=True)

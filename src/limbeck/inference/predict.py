@@ -12,13 +12,15 @@ from typing import Any
 from limbeck._internal.progress import hidden_progress, progress
 from limbeck.errors import DataError, ModelError, RecipeError, RunError
 from limbeck.inference.logits import example_number, logits_in_order
-from limbeck.inference.served import PARITY_FILE, load_served
+from limbeck.inference.served import load_served
 from limbeck.models.heads import names_of_labels, problem_of
 from limbeck.models.loading import checked_length, longest_input
 from limbeck.recipes.recipe import TaskBlock, load_task_block
 from limbeck.runs.files import MALFORMED, read_mapping
 from limbeck.runs.outputs import check_not_read
 from limbeck.runs.reader import own_task
+from limbeck.runtime.folder import LONGEST, PARITY_FILE
+from limbeck.runtime.model import CHUNK_TEXTS
 from limbeck.tasks.encode import Collator, counting_cuts
 from limbeck.tasks.files import file_format
 from limbeck.tasks.glue import GLUE
@@ -29,8 +31,6 @@ from limbeck.tasks.tokens import TokenTask
 from limbeck.tasks.unlabelled import KEY
 from limbeck.tasks.writing import table_writer
 
-CHUNK_ROWS = 1_000  # in memory at once: enough to find texts of equal length among them
-_LONGEST = 512  # tokens that are read where nothing else is known
 _TEACHABLE = ("classification", "multi_label", "regression")  # whose answers are of whole texts
 _MOST_TEXTS = 2  # a tokenizer takes a third for something else
 
@@ -40,14 +40,14 @@ class InputSpec:
     """Say how a model reads files, as far as its own task tells."""
 
     columns: tuple[str, ...] = ()  # where the user names no others
-    max_length: int = _LONGEST
+    max_length: int = LONGEST
     decoding: Mapping[str, Any] = field(default_factory=dict)  # options of SQuAD's tasks
     texts: int = 0  # of each row; 0: not known
 
     @classmethod
     def of(cls, block: TaskBlock) -> InputSpec:
         """Take from a recipe's task block what prediction needs."""
-        length = _LONGEST if block.max_length == "auto" else block.max_length
+        length = LONGEST if block.max_length == "auto" else block.max_length
         if block.name.startswith("squad/"):
             decoding = {name: value for name, value in block.options.items() if name != "data_dir"}
             return cls(("question", "context"), length, decoding, 2)
@@ -105,7 +105,7 @@ def predict_file(
     check_not_read(output, [file, model])
     if not overwrite and os.path.lexists(output):
         raise DataError(f"{output} exists. Choose another --output, or add --force to replace it.")
-    spec = _input_spec(model)
+    spec = input_spec(model)
     columns = tuple(text) or spec.columns
     if not columns:
         raise RecipeError(
@@ -116,7 +116,7 @@ def predict_file(
     if probabilities and problem_of(served.config) not in _TEACHABLE:
         raise RecipeError(f"--probabilities: {model} decides single tokens, and a file teaches about whole texts.")
     length = checked_length(max_length, served) if max_length else min(spec.max_length, longest_input(served))
-    read = partial(text_chunks, file, columns, CHUNK_ROWS, id_column)
+    read = partial(text_chunks, file, columns, CHUNK_TEXTS, id_column)
     rows = sum(len(texts) for texts in read())
     collate = Collator(served.tokenizer, problem=problem_of(served.config))
     with (
@@ -152,7 +152,8 @@ def _row_name(file: str | Path, before: int, encoded: Any, row: int) -> str:
     return f"row {before + example_number(encoded, row) + 1:,} of {file}"
 
 
-def _input_spec(model: str | Path) -> InputSpec:
+def input_spec(model: str | Path) -> InputSpec:
+    """Return how a run or an exported folder reads texts; of others nothing is known."""
     own = own_task(model)
     if own is not None:
         return InputSpec.of(load_task_block(own))

@@ -15,14 +15,15 @@ from limbeck.errors import MissingExtra, ModelError
 from limbeck.inference.logits import model_logits
 from limbeck.models.heads import check_head
 from limbeck.models.loading import count_parameters, load_config, load_fine_tuned, load_tokenizer, resolve
+from limbeck.runtime.errors import FolderError
+from limbeck.runtime.folder import ONNX_FILES, find_onnx
+from limbeck.runtime.model import open_session
 from limbeck.tasks.task import Task
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-EXPORT_FORMS = ("hf", "onnx", "onnx-int8")
-ONNX_FILE = "model.onnx"
-PARITY_FILE = "parity.json"  # only an export has it
+EXPORT_FORMS = ("hf", *ONNX_FILES)
 ONNX_HINT = "This needs onnxruntime: pip install 'limbeck[onnx]'"
 
 
@@ -49,8 +50,9 @@ def load_served(path: str | Path, *, task: Task | None = None, threads: int | No
     if threads is not None:
         torch.set_num_threads(threads)
     restore_folder(Path(path))
-    if (Path(path) / ONNX_FILE).is_file():
-        served = OnnxServed(path, threads or torch.get_num_threads())
+    found = find_onnx(path)
+    if found is not None:
+        served = OnnxServed(path, found[1], threads or torch.get_num_threads())
         if task is not None:
             check_head(path, served.config, task)
         return served
@@ -79,16 +81,16 @@ class TorchServed:
 class OnnxServed:
     """Answer batches by onnxruntime."""
 
-    def __init__(self, path: str | Path, threads: int) -> None:
+    def __init__(self, path: str | Path, file: Path, threads: int) -> None:
         self.name = Path(path).name
-        self._session = _session(Path(path) / ONNX_FILE, threads)
+        self._session = _session(file, threads)
         about = self._session.get_modelmeta().custom_metadata_map
         if not {"form", "parameters"} <= set(about):
-            raise ModelError(f"{Path(path) / ONNX_FILE} was not written by 'limbeck export', so its form is not known.")
+            raise ModelError(f"{file} was not written by 'limbeck export', so its form is not known.")
         self.form, self.parameters = about["form"], int(about["parameters"])
         self.config = load_config(path)
         self.tokenizer = load_tokenizer(path)
-        self.disk_bytes = _total_bytes(Path(path), f"{ONNX_FILE}*")
+        self.disk_bytes = _total_bytes(file.parent, f"{file.name}*")
         self._inputs = [node.name for node in self._session.get_inputs()]
 
     def logits(self, batch: Mapping[str, Tensor]) -> np.ndarray:
@@ -98,16 +100,11 @@ class OnnxServed:
 
 def _session(file: Path, threads: int) -> Any:
     try:
-        import onnxruntime
+        return open_session(file, threads)
     except ImportError as error:
         raise MissingExtra(f"{file} is an ONNX model. {ONNX_HINT}") from error
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    try:
-        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    # onnxruntime has an exception of its own for each way in which a file can be wrong
-    except Exception as error:
-        raise ModelError(f"{file} cannot be opened: {str(error).splitlines()[0]} Export the model again.") from error
+    except FolderError as error:
+        raise ModelError(str(error)) from error
 
 
 def _local_folder(source: str) -> Path:

@@ -29,5 +29,6 @@ def check_not_read(output: str | Path, inputs: Iterable[str | Path] = ()) -> Non
     for folder in file.parents:
         if RunDirectory(folder).holds(file) or StudyDirectory(folder).holds(file):
             raise RunError(f"{output} is a part of {folder}, which would be lost. Choose another file.")
-    if _MODEL_FILES.fullmatch(file.name) and (file.parent / "config.json").is_file():
-        raise RunError(f"{output} is a part of the model in {file.parent}, which would be lost. Choose another file.")
+    folders = (file.parent, *([file.parent.parent] if file.parent.name == "onnx" else []))
+    if _MODEL_FILES.fullmatch(file.name) and any((folder / "config.json").is_file() for folder in folders):
+        raise RunError(f"{output} is a part of the model in {folders[-1]}, which would be lost. Choose another file.")

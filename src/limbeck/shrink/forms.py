@@ -17,13 +17,11 @@ from limbeck.errors import ExportError, MissingExtra, ModelError
 from limbeck.inference.latency import Timing, random_batch, time_in_turns
 from limbeck.inference.served import load_served
 from limbeck.shrink.data import REPORTED
+from limbeck.shrink.layout import FORMS, INT8, TEACHER
 from limbeck.tasks.task import Task
 
 logger = logging.getLogger("limbeck")
 
-TEACHER = "teacher"
-INT8 = "onnx-int8"
-FORMS = {"hf": "model", INT8: INT8}  # with the names of their folders
 BATCH_SIZES = (1, 32)
 _SECONDS = 20.0
 # what int8 may cost: a part of the score, or so many answers where rows are few; the summary tells what it does cost

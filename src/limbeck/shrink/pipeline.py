@@ -33,9 +33,10 @@ from limbeck.rivals.tfidf import tfidf_rival
 from limbeck.runs.files import MALFORMED, read_mapping
 from limbeck.shrink.budget import Budget
 from limbeck.shrink.data import CHOOSING, REPORTED, divide, readable_labels, unlabelled_texts, with_teachers_labels
-from limbeck.shrink.forms import TEACHER, export_forms, time_forms, time_rivals
+from limbeck.shrink.forms import export_forms, time_forms, time_rivals
+from limbeck.shrink.layout import DATA, STUDENTS, SUMMARY, TEACHER
 from limbeck.shrink.page import write_pages
-from limbeck.shrink.plan import DATA, Request, Workspace
+from limbeck.shrink.plan import Request, Workspace
 from limbeck.shrink.race import run_race
 from limbeck.shrink.schedule import (
     RaceSchedule,
@@ -58,7 +59,6 @@ from limbeck.tasks.task import Task
 
 logger = logging.getLogger("limbeck")
 
-SUMMARY = "summary.json"
 _TEACHER_SHARE = 0.25  # of the time, for its steps
 # seconds beside the race: rivals, timing, and for each depth the comparison of layers, the export and its checks
 _RIVALS, _MEASURING, _EACH_DEPTH, _MOST_OTHERS = 45.0, 30.0, 22.0, 0.35  # ... at most this share of the time
@@ -134,7 +134,7 @@ class _Pipeline:
         trimmed = "why" not in self.plan["base"]
         paths, refused = export_forms(
             *(winners, teacher.model, self.request.model if trimmed else None),
-            *(self.block, rows, self.folder / "students"),
+            *(self.block, rows, self.folder / STUDENTS),
         )
         measured = self._measure(paths, teacher)
         failed = {key: why for race in races.values() for key, why in race.failed.items()}

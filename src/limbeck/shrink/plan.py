@@ -15,9 +15,9 @@ from limbeck.errors import DataError, RunError
 from limbeck.models.loading import resolve
 from limbeck.runs.files import read_mapping
 from limbeck.shrink.budget import Budget
+from limbeck.shrink.layout import DATA, PLAN
 from limbeck.tasks.task import Task
 
-PLAN, DATA = "plan.json", "data"
 _FEWEST_DEV, _FEWEST_TRAIN = 20, 40  # rows; fewer cannot tell one student from another
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from limbeck._internal.files import readable_size
 from limbeck.metrics import SMALLER_IS_BETTER, readable_score
 from limbeck.shrink.budget import Budget
-from limbeck.shrink.forms import FORMS, TEACHER, student_name
+from limbeck.shrink.forms import student_name
 from limbeck.shrink.front import knee, within
+from limbeck.shrink.layout import FORMS, STUDENTS, TEACHER
 from limbeck.shrink.plan import Request
 from limbeck.shrink.scores import ModelScores
 from limbeck.study.halving import RaceResult
@@ -103,7 +104,7 @@ def _choose(
 
 def _folder_of(model: Mapping[str, Any], depths: Mapping[str, int]) -> str:
     form = "onnx-int8" if model["form"] == "onnx-int8" else "hf"
-    return f"students/{depths[model['name']]}/{FORMS[form]}"
+    return f"{STUDENTS}/{depths[model['name']]}/{FORMS[form]}"
 
 
 def findings(summary: ShrinkSummary) -> list[str]:

@@ -7,13 +7,15 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from limbeck._internal.progress import progress
 from limbeck.errors import DataError, RecipeError
 from limbeck.metrics import answer_scores, normalized_answer
+from limbeck.runtime.answers import MAX_ANSWER, N_BEST, Span, answered, best_spans
+from limbeck.runtime.reading import OUTSIDE, STRIDE, longest_question, shorten_question
 from limbeck.tasks.task import Task, make_split
 
 if TYPE_CHECKING:
@@ -23,17 +25,7 @@ logger = logging.getLogger("limbeck")
 
 _CHUNK = 1_000  # questions per tokenizer call
 _MAX_LENGTH = 384
-_MAX_QUESTION = 64  # tokens of a question that are read
 _MIN_LENGTH = 16
-_OUTSIDE = -1  # a token that is not of the context
-
-
-class Answer(NamedTuple):
-    """Hold the best answer to a question; the scores are sums of a start's and an end's logit."""
-
-    text: str
-    score: float
-    null_score: float  # of no answer, in the window where it is least likely
 
 
 @dataclass(frozen=True)
@@ -45,9 +37,9 @@ class SpanTask(Task):
     """
 
     unanswerable: bool = field(default=False, kw_only=True)  # questions may have no answer
-    stride: int = field(default=128, kw_only=True)
-    max_answer: int = field(default=30, kw_only=True)
-    n_best: int = field(default=20, kw_only=True)
+    stride: int = field(default=STRIDE, kw_only=True)
+    max_answer: int = field(default=MAX_ANSWER, kw_only=True)
+    n_best: int = field(default=N_BEST, kw_only=True)
     threshold: float = field(default=0.0, kw_only=True)
 
     @classmethod
@@ -84,7 +76,7 @@ class SpanTask(Task):
         if max_length < _MIN_LENGTH:
             raise RecipeError(f"task.max_length is {max_length}; a question and its text need at least {_MIN_LENGTH}.")
         data = self.split(split)
-        longest = min(_MAX_QUESTION, max_length // 3)
+        longest = longest_question(max_length)
         chunks: dict[str, list[Any]] = collections.defaultdict(list)
         cut = 0
         with progress(f"tokenize {self.name} {split}", len(data)) as steps:
@@ -135,7 +127,7 @@ class SpanTask(Task):
         for window in range(len(owners)):
             of_context = [part == 1 for part in encoded.sequence_ids(window)]
             places = encoded["offset_mapping"][window]
-            pairs = [place if inside else (_OUTSIDE,) * 2 for place, inside in zip(places, of_context, strict=True)]
+            pairs = [place if inside else (OUTSIDE,) * 2 for place, inside in zip(places, of_context, strict=True)]
             columns["begins"].append([begin for begin, _ in pairs])
             columns["ends"].append([end for _, end in pairs])
         kept = ("input_ids", "attention_mask", "token_type_ids")
@@ -152,44 +144,18 @@ class SpanTask(Task):
             ]
         return columns
 
-    def best(self, logits: Sequence[np.ndarray], encoded: Any) -> list[Answer]:
+    def best(self, logits: Sequence[np.ndarray], encoded: Any) -> list[Span]:
         """Find the best answer to each question, over all of its windows."""
-        contexts = self._data(encoded)["context"][:]
-        found = [Answer("", -np.inf, np.inf)] * len(contexts)
-        windows = zip(encoded["example"], encoded["begins"], encoded["ends"], logits, strict=True)
-        for example, begins, ends, scores in windows:
-            before, scores = found[example], np.asarray(scores, dtype=np.float64)
-            null_score = min(float(scores[0].sum()), before.null_score)
-            score, begin, end = self._span(scores, np.asarray(begins), np.asarray(ends))
-            if score > before.score:
-                # the blank before a word belongs to it in some tokenizers
-                found[example] = Answer(contexts[example][begin:end].strip(), score, null_score)
-            else:
-                found[example] = before._replace(null_score=null_score)
-        return found
+        windows = list(zip(encoded["example"], encoded["begins"], encoded["ends"], strict=True))
+        return best_spans(self._data(encoded)["context"][:], windows, logits, self.max_answer, self.n_best)
 
     def _data(self, encoded: Any) -> Any:
         """Return the questions that were encoded."""
         return self.splits[str(encoded.split)]
 
-    def _span(self, scores: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> tuple[float, int, int]:
-        """Find the best answer in one window: (score, first character, character after the last)."""
-        context = np.flatnonzero(ends > begins)  # outside of the context both are -1; some tokens have no characters
-        first, last = (context[np.argsort(-scores[context, side], kind="stable")[: self.n_best]] for side in (0, 1))
-        length = last - first[:, None] + 1
-        possible = (length >= 1) & (length <= self.max_answer)
-        total = np.where(possible, scores[first, 0][:, None] + scores[last, 1], -np.inf)
-        if not possible.any():
-            return -np.inf, 0, 0
-        start, end = np.unravel_index(total.argmax(), total.shape)
-        return float(total[start, end]), int(begins[first[start]]), int(ends[last[end]])
-
-    def texts(self, answers: Sequence[Answer]) -> list[str]:
+    def texts(self, answers: Sequence[Span]) -> list[str]:
         """Return the answers as text: empty where "no answer" beats the best one by more than the threshold."""
-        return [
-            "" if self.unanswerable and answer.null_score - answer.score > self.threshold else answer.text
-            for answer in answers
-        ]
+        return answered(answers, {"threshold": self.threshold} if self.unanswerable else {})
 
     def score(self, logits: Any, encoded: Any) -> dict[str, float]:
         """Compute SQuAD's official scores; those of 2.0 also apart for questions with and without an answer."""
@@ -212,7 +178,7 @@ class SpanTask(Task):
             [answer_scores(text, answers, self.unanswerable) for text, answers in zip(texts, known, strict=True)]
         )
 
-    def _best_thresholds(self, answers: Sequence[Answer], encoded: Any, answerable: np.ndarray) -> dict[str, float]:
+    def _best_thresholds(self, answers: Sequence[Span], encoded: Any, answerable: np.ndarray) -> dict[str, float]:
         """Score the best threshold for answering nothing, as the official evaluation does."""
         scores = self._rate([answer.text for answer in answers], encoded)
         missing = np.array([answer.null_score - answer.score for answer in answers])
@@ -274,18 +240,14 @@ def _questions(questions: Sequence[str], tokenizer: Any, at_most: int) -> tuple[
     """Cut the questions to ``at_most`` tokens, and count those that had to be."""
     questions = [question.strip() for question in questions]
     encoded = tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+
+    def count(text: str) -> int:
+        return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+
     long = [row for row, ids in enumerate(encoded["input_ids"]) if len(ids) > at_most]
     for row in long:
-        questions[row] = _shortened(questions[row], encoded["offset_mapping"][row], tokenizer, at_most)
+        questions[row] = shorten_question(questions[row], encoded["offset_mapping"][row], count, at_most)
     return questions, len(long)
-
-
-def _shortened(question: str, offsets: Sequence[tuple[int, int]], tokenizer: Any, at_most: int) -> str:
-    """Keep the longest beginning of ``at_most`` tokens: a character may be several, and a part may split otherwise."""
-    for _, end in reversed(offsets[:at_most]):
-        if len(tokenizer(question[:end], add_special_tokens=False)["input_ids"]) <= at_most:
-            return question[:end]
-    return ""
 
 
 def _label(
@@ -303,6 +265,6 @@ def _label(
     inside = [token for token, (b, e) in enumerate(zip(begins, ends, strict=True)) if b < stop and e > start]
     if not inside:
         return [0, 0]
-    seen_from = 0 if whole[0] else next(begin for begin in begins if begin != _OUTSIDE)
+    seen_from = 0 if whole[0] else next(begin for begin in begins if begin != OUTSIDE)
     seen_to = stop if whole[1] else max(ends)
     return [inside[0], inside[-1]] if seen_from <= start and stop <= seen_to else [0, 0]

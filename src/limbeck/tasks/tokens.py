@@ -17,6 +17,8 @@ from limbeck.errors import DataError, RecipeError
 from limbeck.metrics import METRICS, entity_scores
 from limbeck.options import Share
 from limbeck.problems import IGNORED, UNKNOWN
+from limbeck.runtime.answers import NO_TAG
+from limbeck.runtime.reading import OUTSIDE, first_tokens
 from limbeck.tasks.chunks import read_chunks
 from limbeck.tasks.encode import encode_rows
 from limbeck.tasks.files import Columns, check_exists, cut_off, lines, read_columns
@@ -31,9 +33,7 @@ if TYPE_CHECKING:
 
 _LISTS = (".jsonl", ".json", ".parquet")
 _TABLES = (*_LISTS, ".csv", ".tsv")
-_OUTSIDE = "O"
 _PREFIXES = ("B", "I", "E", "L", "S", "U")
-_NO_WORD = -1
 
 
 def tokens(
@@ -75,7 +75,7 @@ def tokens(
         keys = [text_key(" ".join(sentence)) for sentence in columns["train"]["words"]]
         columns["train"], columns["validation"] = hold_out(columns["train"], keys, None, train, seed)
     more = Unlabelled.of(unlabelled, unlabelled_share, partial(word_rows, words=words), ("words",), columns)
-    of_entities = _OUTSIDE in names and all(name == _OUTSIDE or _is_part(name) for name in names)
+    of_entities = NO_TAG in names and all(name == NO_TAG or _is_part(name) for name in names)
     return TokenTask(
         name="tokens",
         problem="tokens",
@@ -138,13 +138,13 @@ class TokenTask(Task):
 
         def extra(rows: Mapping[str, Any], encoded: Mapping[str, Any]) -> dict[str, list[Any]]:
             starts = [
-                _first_tokens(words, offsets)
+                first_tokens(words, offsets)
                 for words, offsets in zip(rows["words"], encoded["offset_mapping"], strict=True)
             ]
             columns: dict[str, list[Any]] = {"word": starts, "size": [len(words) for words in rows["words"]]}
             if "label" in rows:
                 columns["labels"] = [
-                    [IGNORED if word == _NO_WORD else tags[word] for word in row]
+                    [IGNORED if word == OUTSIDE else tags[word] for word in row]
                     for row, tags in zip(starts, rows["label"], strict=True)
                 ]
                 columns["tags"] = list(rows["label"])
@@ -157,7 +157,7 @@ class TokenTask(Task):
 
     def unknown_labels(self, encoded: Dataset) -> list[list[int]]:
         """Return for each token what its label is where nobody knows it: there is one at the start of each word."""
-        return [[IGNORED if word == _NO_WORD else UNKNOWN for word in row] for row in encoded["word"][:]]
+        return [[IGNORED if word == OUTSIDE else UNKNOWN for word in row] for row in encoded["word"][:]]
 
     def inputs(self, rows: Mapping[str, Any]) -> list[list[str]]:
         """Join the words of each row with blanks."""
@@ -165,12 +165,12 @@ class TokenTask(Task):
 
     def tags(self, logits: Sequence[np.ndarray], encoded: Any) -> list[np.ndarray]:
         """Return the class of each word of each example."""
-        outside = self.label_names.index(_OUTSIDE) if _OUTSIDE in self.label_names else 0
+        outside = self.label_names.index(NO_TAG) if NO_TAG in self.label_names else 0
         found = []
         for row, word, size in zip(logits, encoded["word"], encoded["size"], strict=True):
             tags = np.full(size, outside)
             word = np.asarray(word)
-            tags[word[word != _NO_WORD]] = row.argmax(-1)[word != _NO_WORD]
+            tags[word[word != OUTSIDE]] = row.argmax(-1)[word != OUTSIDE]
             found.append(tags)
         return found
 
@@ -210,21 +210,6 @@ class TokenTask(Task):
         return [[self.label_names[tag] for tag in row] for row in rows]
 
 
-def _first_tokens(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> list[int]:
-    """Return for each token the number of the word that starts with it, or -1; single blanks join the words.
-
-    Found by characters, because a blank before a word is part of its first token to some tokenizers.
-    """
-    owner = [number for number, word in enumerate(words) for _ in range(len(word) + 1)]
-    inside = [place for word in words for place in (*([True] * len(word)), False)]
-    starts, before = [], _NO_WORD
-    for start, end in offsets:
-        word = owner[end - 1] if end > start and inside[end - 1] else _NO_WORD
-        starts.append(word if word > before else _NO_WORD)
-        before = max(before, word)
-    return starts
-
-
 def _is_part(name: str) -> bool:
     prefix, dash, kind = name.partition("-")
     return prefix in _PREFIXES and bool(dash and kind)
@@ -235,7 +220,7 @@ def _tag_names(file: Columns) -> tuple[str, ...]:
     names = {tag for tags in file.values["tags"] for tag in tags}
     if len(names) < 2:
         raise DataError(f"{file.path}: every word has the tag '{next(iter(names), '')}', so there is nothing to learn.")
-    return tuple(sorted(names, key=lambda name: (name != _OUTSIDE, *name.partition("-")[::-1])))
+    return tuple(sorted(names, key=lambda name: (name != NO_TAG, *name.partition("-")[::-1])))
 
 
 def _columns(file: Columns, names: tuple[str, ...]) -> dict[str, list[Any]]:
