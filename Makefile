@@ -20,9 +20,10 @@ test: lint  ## lint, types, import contracts, and every test that is not slow
 test-all: lint  ## everything: also the slow tests, such as the whole matrix of families and methods, and long kills
 	LIMBECK_FUZZ=500 $(TESTS) --durations=20
 
-# Unit tests but for those of studies, every method, and trainings through the command line: minutes on one core. That old
-# versions warn of what will change, or leave files open, is no error.
+# Unit tests but for those of studies, every method, trainings through the command line, and exports: minutes on one
+# core. That old versions warn of what will change, or leave files open, is no error.
 QUICK  := tests/unit tests/contract/test_methods.py tests/integration/test_distill.py tests/integration/test_exit_codes.py \
+          tests/integration/test_export.py tests/integration/test_serve.py \
           --ignore tests/unit/study --ignore tests/unit/evidence
 OLD    := -W default::DeprecationWarning -W default::pytest.PytestUnraisableExceptionWarning
 
