@@ -19,7 +19,14 @@ from limbeck.recipes.files import shipped_recipes
 from limbeck.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures("quick_collection")
-WITHOUT_TABLES = {"cache", "export", "predict", "push", "report"}  # they name the files that they wrote
+WITHOUT_TABLES = {
+    "cache",
+    "export",
+    "predict",
+    "push",
+    "report",
+    "serve",
+}  # they name what they wrote, or where they listen
 
 
 @pytest.fixture(scope="module")
