@@ -20,13 +20,6 @@ from limbeck.tasks import TASKS
 
 pytestmark = pytest.mark.usefixtures("quick_collection")
 WITHOUT_TABLES = {"cache", "export", "predict", "push", "report", "serve"}  # they name files, or an address
-    "cache",
-    "export",
-    "predict",
-    "push",
-    "report",
-    "serve",
-}  # they name what they wrote, or where they listen
 
 
 @pytest.fixture(scope="module")
