@@ -14,12 +14,14 @@ from helpers.tiny_recipes import table_task, table_words
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from limbeck import RunDirectory
+from limbeck._internal import own_code
 from limbeck.models import families
 
 
 @pytest.fixture(autouse=True)
 def nothing_registered(monkeypatch):
     monkeypatch.setattr(families, "_registered", {})
+    monkeypatch.setattr(own_code, "_imported", [])  # later tests' workers would import it too
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
