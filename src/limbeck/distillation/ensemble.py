@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -54,11 +55,11 @@ def mixed_logits(logits: Tensor, weights: Sequence[float], problem: Problem, mas
     if problem == "regression":
         return torch.einsum("k,k...->...", torch.tensor(weights, device=logits.device), logits)
     if problem == "multi_label":
-        return _mixed(F.logsigmoid(logits), weights) - _mixed(F.logsigmoid(-logits), weights)
+        return log_mean(F.logsigmoid(logits), weights) - log_mean(F.logsigmoid(-logits), weights)
     if problem == "span":
         logits = logits.masked_fill(~mask[..., None], -torch.inf)
-        return _mixed(logits.log_softmax(-2), weights).masked_fill(~mask[..., None], 0)
-    return _mixed(logits.log_softmax(-1), weights)
+        return log_mean(logits.log_softmax(-2), weights).masked_fill(~mask[..., None], 0)
+    return log_mean(logits.log_softmax(-1), weights)
 
 
 def mixed_answers(
@@ -77,8 +78,9 @@ def mixed_answers(
     return mixed
 
 
-def _mixed(log_probabilities: Tensor, weights: Sequence[float]) -> Tensor:
-    """Return the logarithm of the weighted mean of probabilities."""
-    shape = (-1, *[1] * (log_probabilities.dim() - 1))
-    log_weights = torch.tensor(weights, device=log_probabilities.device).log().view(shape)
-    return (log_probabilities + log_weights).logsumexp(0)
+def log_mean(log_probabilities: Iterable[Tensor], weights: Sequence[float]) -> Tensor:
+    """Return the logarithm of the weighted mean of several teachers' probabilities; of one, what it is given."""
+    parts = list(log_probabilities)
+    if len(parts) == 1:
+        return parts[0]
+    return torch.stack([part + math.log(weight) for part, weight in zip(parts, weights, strict=True)]).logsumexp(0)

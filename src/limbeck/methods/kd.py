@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from limbeck.distillation.ensemble import log_mean
 from limbeck.distillation.objective import Objective, Term
 from limbeck.distillation.pair import Pair
 from limbeck.methods.ft import TaskLoss, decision_count, decisions
@@ -40,33 +39,27 @@ class SoftLogits(Term):
 
     def forward(self, student: Features, teacher: Features, batch: Mapping[str, Tensor]) -> Tensor:
         s = decisions(student, batch, self.problem) / self.temperature
-        sides = [(weight, decisions(one, batch, self.problem) / self.temperature) for weight, one in each_of(teacher)]
+        weights, members = each_of(teacher)
+        sides = [decisions(one, batch, self.problem) / self.temperature for one in members]
         if self.problem == "regression":
-            divergence = (s - sum(weight * t for weight, t in sides)).square()
+            divergence = (s - sum(weight * t for weight, t in zip(weights, sides, strict=True))).square()
         elif self.problem != "multi_label":
-            target = _log_mean((weight, t.log_softmax(-1)) for weight, t in sides)
+            target = log_mean((t.log_softmax(-1) for t in sides), weights)
             divergence = F.kl_div(s.log_softmax(-1), target, reduction="none", log_target=True)
         else:
             # F.kl_div wants log-probabilities: of "label is on" and "label is off", for each label
-            is_on, is_off = (_log_mean((weight, F.logsigmoid(sign * t)) for weight, t in sides) for sign in (1, -1))
+            is_on, is_off = (log_mean([F.logsigmoid(sign * t) for t in sides], weights) for sign in (1, -1))
             on = F.kl_div(F.logsigmoid(s), is_on, reduction="none", log_target=True)
             off = F.kl_div(F.logsigmoid(-s), is_off, reduction="none", log_target=True)
             divergence = on + off
         return self.temperature**2 * divergence.sum() / max(len(s), 1)
 
 
-def each_of(teacher: Features) -> list[tuple[float, Features]]:
-    """Return the weight and the logits of each of several teachers; of one, its features with the weight 1."""
+def each_of(teacher: Features) -> tuple[tuple[float, ...], list[Features]]:
+    """Return the weights and the logits of several teachers; of one, its features with the weight 1."""
     if teacher.members is None:
-        return [(1.0, teacher)]
-    members = teacher.members
-    return [(w, Features(teacher.mask, logits)) for w, logits in zip(members.weights, members.logits, strict=True)]
-
-
-def _log_mean(log_probabilities: Iterable[tuple[float, Tensor]]) -> Tensor:
-    """Return the logarithm of the weighted mean of probabilities."""
-    parts = [found if weight == 1 else found + math.log(weight) for weight, found in log_probabilities]
-    return parts[0] if len(parts) == 1 else torch.stack(parts).logsumexp(0)
+        return (1.0,), [teacher]
+    return teacher.members.weights, [Features(teacher.mask, logits) for logits in teacher.members.logits]
 
 
 def kd(pair: Pair, *, alpha: Share = 0.5, temperature: Positive = 5.0) -> Objective:

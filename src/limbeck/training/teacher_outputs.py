@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -42,9 +42,8 @@ def examine_teacher(
     if recipe.teacher is None or parts.task.scored_by_loss:
         return None
     if parts.team.several:
-        for own, view in views(recipe, parts):
-            examine_teacher(own, view, data, device, warn_only=warn_only)
-        return _compare_with_members(recipe, parts, data, device)
+        found = [examine_teacher(own, view, data, device, warn_only=warn_only) for own, view in views(recipe, parts)]
+        return _compare_with_members(found, parts, data)
     member = parts.team.members[0]
     stops = not recipe.teacher.confirmed and not warn_only and bool(parts.needs.teacher)
     if stops:
@@ -79,17 +78,23 @@ def _require_no_doubts(doubts: Doubts) -> None:
         raise ModelError(f"{seen} To learn from this teacher all the same, add teacher.confirmed=true.")
 
 
-def _compare_with_members(recipe: Recipe, parts: Parts, data: Data, device: torch.device) -> Logits | None:
+def _together(found: Sequence[Logits | None], parts: Parts) -> Logits | None:
+    """Return the mean of what several teachers predict; None where one of them does not answer all."""
+    known = [logits for logits in found if logits is not None]
+    weights = [member.weight for member in parts.team.members]
+    return mixed_answers(known, weights, parts.task.problem) if len(known) == len(found) else None
+
+
+def _compare_with_members(found: Sequence[Logits | None], parts: Parts, data: Data) -> Logits | None:
     """Return what several teachers predict together; warn where that is no better than what the best one does."""
-    logits = teacher_logits(recipe, parts, data, device)
+    logits = _together(found, parts)
     if logits is None:
         return None
     metric, validation = parts.task.metrics[0], data.splits["validation"]
-    alone = {}
-    for own, view in views(recipe, parts):
-        answers = teacher_logits(own, view, data, device)
-        assert answers is not None
-        alone[view.team.members[0].block.source] = parts.task.score(answers, validation)[metric]
+    alone = {
+        member.block.source: parts.task.score(answers, validation)[metric]
+        for member, answers in zip(parts.team.members, found, strict=True)
+    }
     together = parts.task.score(logits, validation)[metric]
     sign = -1 if metric in SMALLER_IS_BETTER else 1
     best = max(alone, key=lambda name: sign * alone[name])
@@ -109,10 +114,7 @@ def teacher_logits(recipe: Recipe, parts: Parts, data: Data, device: torch.devic
     """
     assert recipe.teacher is not None
     if parts.team.several:
-        found = [teacher_logits(own, view, data, device) for own, view in views(recipe, parts)]
-        known = [logits for logits in found if logits is not None]
-        weights = [member.weight for member in parts.team.members]
-        return mixed_answers(known, weights, parts.task.problem) if len(known) == len(found) else None
+        return _together([teacher_logits(own, view, data, device) for own, view in views(recipe, parts)], parts)
     if (answers := parts.team.members[0].answers) is not None:
         return file_logits(answers, parts.task, "validation")
     teacher = parts.require_teacher()
